@@ -1,0 +1,161 @@
+"""HLIR: the model as a graph of primitives. Nodes are immutable; edges carry layouts.
+
+The graph is a networkx DiGraph (node attribute `node`), so that structural questions (order, ancestors, dominators)
+are asked of networkx. Parallel edges (x*x) are one networkx edge: the operands on the node are the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+
+from workbench.ir import expr as ex
+from workbench.ir import layout as lay
+from workbench.ir import ops
+from workbench.ir.dtype import DType
+from workbench.ir.expr import ZERO
+from workbench.ir.layout import Dim, Layout, Shape
+from workbench.ir.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand edge: the node whose buffer is read, and how."""
+
+    source: int
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One primitive. `shape` and `dtype` are those of its contiguous result; `label` is the model's name for the
+    place it came from, verbatim (escape before showing)."""
+
+    id: int
+    op: Op
+    operands: tuple[Operand, ...]
+    shape: Shape
+    dtype: DType
+    label: str
+
+    @property
+    def name(self) -> str:
+        """The primitive's name, for instance `SumReduce`."""
+        return ops.op_name(self.op)
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalData:
+    """Where the data of a constant lies when it is not in memory. `path` is checked to be inside the model's folder;
+    the file may be missing (a graph-only model)."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class CustomOpSpec:
+    """What runs a CustomOp: a serialized ONNX NodeProto with the opset (domain, version) pairs it is read under."""
+
+    name: str
+    node_proto: bytes
+    opsets: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class Graph:
+    """A model in HLIR. Mutate only through `add`."""
+
+    name: str = "model"
+    nx: nx.DiGraph = field(default_factory=nx.DiGraph)
+    constants: dict[int, np.ndarray | ExternalData] = field(default_factory=dict)
+    custom_ops: dict[int, CustomOpSpec] = field(default_factory=dict)
+    dims: dict[str, int] = field(default_factory=dict)
+    """Representative value of each named dimension, for profiling."""
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    _nodes: dict[int, Node] = field(default_factory=dict)
+
+    def add(self, op: Op, operands: Sequence[Operand], shape: Shape, dtype: DType, label: str = "") -> Node:
+        """Append a node; its operands must exist."""
+        node = Node(len(self._nodes), op, tuple(operands), shape, dtype, label)
+        self._nodes[node.id] = node
+        self.nx.add_node(node.id, node=node)
+        for operand in operands:
+            self.nx.add_edge(operand.source, node.id)
+        match op:
+            case ops.Input():
+                self.inputs.append(node.id)
+            case ops.Output():
+                self.outputs.append(node.id)
+            case _:
+                pass
+        return node
+
+    def __getitem__(self, node_id: int) -> Node:
+        return self._nodes[node_id]
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        """Nodes in the order they were added, which is topological."""
+        return iter(self._nodes.values())
+
+    def scalar(self, node_id: int) -> float | int | bool | None:
+        """The value of a one-element Constant held in memory, else None."""
+        data = self.constants.get(node_id)
+        if isinstance(data, np.ndarray) and data.size == 1:
+            return data.reshape(-1)[0].item()
+        return None
+
+    def consumers(self, node_id: int) -> Iterable[int]:
+        """Ids of the nodes that read `node_id`."""
+        return iter(self.nx.successors(node_id))
+
+    def live_from_outputs(self) -> set[int]:
+        """Ids of the nodes that some output needs (inputs included where needed)."""
+        seen: set[int] = set()
+        stack = list(self.outputs)
+        while stack:
+            node_id = stack.pop()
+            if node_id not in seen:
+                seen.add(node_id)
+                stack += [operand.source for operand in self._nodes[node_id].operands]
+        return seen
+
+
+def is_contraction(graph: Graph, node: Node) -> bool:
+    """Whether `node` is a matmul or convolution: a sum over a product in which one operand is broadcast
+    along an axis that the other is not, and both vary along the summed one."""
+    if node.op != ops.Reduce("SumReduce"):
+        return False
+    product = graph[node.operands[0].source]
+    if product.op != ops.Elementwise("Mul"):
+        return False
+    left, right = (operand.layout for operand in product.operands)
+    if left.rank < 3 or (left.shape[-1] != 1 and ZERO in (left.strides[-1], right.strides[-1])):
+        return False
+    # a matrix-vector product is broadcast on one side only
+    return _broadcast_where_not(left, right) or _broadcast_where_not(right, left)
+
+
+def _broadcast_where_not(a: Layout, b: Layout) -> bool:
+    return any(
+        sa is ZERO and sb is not ZERO for d, sa, sb in zip(a.shape, a.strides, b.strides, strict=True) if d != 1
+    )
+
+
+def shape_values(shape: Sequence[Dim], dims: Mapping[str, int]) -> tuple[int, ...]:
+    """`shape` with named dimensions replaced by their values."""
+    return tuple(int(ex.evaluate(d, dims)) for d in shape)
+
+
+def describe(node: Node) -> str:
+    """A node as users read it: `Mul [1, 16, 64] f32`."""
+    return f"{node.name} {lay.show(node.shape)} {node.dtype}"

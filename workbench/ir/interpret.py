@@ -1,0 +1,153 @@
+"""The NumPy interpreter of HLIR: the oracle that every compiled result is compared with. Plain, not fast.
+
+Sums accumulate in f64 (integers in i64). A sum over a product is taken in slabs, so that a matmul's product tensor is
+never held whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from workbench.ir import expr as ex
+from workbench.ir import layout as lay
+from workbench.ir import ops
+from workbench.ir.hlir import Graph, Node, shape_values
+
+SLAB_ELEMENTS = 1 << 22
+
+RunCustomOp = Callable[[Node, list[np.ndarray]], np.ndarray]
+
+
+def interpret(
+    graph: Graph,
+    inputs: Mapping[str, np.ndarray],
+    dims: Mapping[str, int] | None = None,
+    run_custom: RunCustomOp | None = None,
+) -> dict[str, np.ndarray]:
+    """The model's outputs by name. `inputs` are by input name; `dims` values the named dimensions.
+
+    Raises KeyError for a missing input or dimension and ValueError for constants without data."""
+    dims = graph.dims if dims is None else dims
+    live = graph.live_from_outputs()
+    values: dict[int, np.ndarray] = {}
+    for node_id in graph.inputs:
+        if node_id in live:
+            node = graph[node_id]
+            assert isinstance(node.op, ops.Input)
+            values[node_id] = np.ascontiguousarray(inputs[node.op.name], node.dtype.numpy).reshape(-1)
+    evaluate(graph, (n.id for n in graph if n.id in live), values, dims, run_custom)
+    result: dict[str, np.ndarray] = {}
+    for node_id in graph.outputs:
+        node = graph[node_id]
+        assert isinstance(node.op, ops.Output)
+        result[node.op.name] = values[node_id].reshape(shape_values(node.shape, dims))
+    return result
+
+
+def evaluate(
+    graph: Graph,
+    order: Iterable[int],
+    values: dict[int, np.ndarray],
+    dims: Mapping[str, int],
+    run_custom: RunCustomOp | None = None,
+) -> None:
+    """Compute the nodes of `order` (topological) that `values` lacks; `values` maps node id to a flat array.
+
+    A product that only feeds a sum is not stored."""
+    wanted = list(order)
+    inside = set(wanted)
+    for node_id in wanted:
+        if node_id in values:
+            continue
+        node = graph[node_id]
+        if _is_fused_product(graph, node, inside):
+            continue
+        with np.errstate(all="ignore"):
+            values[node_id] = _node_value(graph, node, values, dims, run_custom)
+
+
+def _is_fused_product(graph: Graph, node: Node, inside: set[int]) -> bool:
+    users = list(graph.consumers(node.id))
+    return (
+        node.op == ops.Elementwise("Mul")
+        and bool(users)
+        and all(u in inside and graph[u].op == ops.Reduce("SumReduce") for u in users)
+    )
+
+
+def _node_value(
+    graph: Graph, node: Node, values: dict[int, np.ndarray], dims: Mapping[str, int], run_custom: RunCustomOp | None
+) -> np.ndarray:
+    target = node.dtype.numpy
+    match node.op:
+        case ops.Constant():
+            data = graph.constants[node.id]
+            if not isinstance(data, np.ndarray):
+                raise ValueError(f"the weights of '{node.label}' are not here ({data.path.name} was not loaded)")
+            return np.ascontiguousarray(data, target).reshape(-1)
+        case ops.Input(name):
+            raise KeyError(name)
+        case ops.Iota(value):
+            count = int(np.prod(shape_values(node.shape, dims), dtype=np.int64))
+            at = ex.evaluate(value, {**dims, ex.ITER: np.arange(count, dtype=np.int64)})
+            return np.broadcast_to(np.asarray(at), (count,)).astype(target)
+        case ops.Cast() | ops.Output() | ops.GraphBreak():
+            return _read(node, 0, values, dims).astype(target).reshape(-1)
+        case ops.Elementwise(name):
+            arrays = [_read(node, i, values, dims) for i in range(len(node.operands))]
+            return np.asarray(ops.ELEMENTWISE[name].compute(*arrays)).astype(target, copy=False).reshape(-1)
+        case ops.Gather(axis):
+            index, data = _read(node, 0, values, dims), _read(node, 1, values, dims)
+            clamped = np.clip(index, 0, data.shape[axis] - 1)
+            return np.take_along_axis(data, clamped.astype(np.int64), axis).reshape(-1)
+        case ops.Scatter():
+            out = _read(node, 0, values, dims).reshape(-1).copy()
+            index = np.clip(_read(node, 1, values, dims).reshape(-1), 0, out.size - 1)
+            out[index] = _read(node, 2, values, dims).reshape(-1)
+            return out
+        case ops.Reduce(name):
+            return _reduce(graph, node, name, values, dims)
+        case ops.CustomOp():
+            if run_custom is None:
+                raise ValueError(f"nothing runs the custom operator '{node.label}' here")
+            operands = [_read(node, i, values, dims) for i in range(len(node.operands))]
+            return np.ascontiguousarray(run_custom(node, operands), target).reshape(-1)
+
+
+def _read(node: Node, position: int, values: Mapping[int, np.ndarray], dims: Mapping[str, int]) -> np.ndarray:
+    operand = node.operands[position]
+    return lay.read(values[operand.source], operand.layout, dims)
+
+
+def _reduce(
+    graph: Graph, node: Node, name: str, values: Mapping[int, np.ndarray], dims: Mapping[str, int]
+) -> np.ndarray:
+    operand = node.operands[0]
+    if operand.source not in values:
+        return _reduce_product(graph, node, values, dims)
+    data = lay.read(values[operand.source], operand.layout, dims)
+    if name == "MaxReduce":
+        least = -np.inf if node.dtype.is_float else (False if data.dtype == bool else np.iinfo(data.dtype).min)
+        return np.max(data, axis=-1, initial=least).astype(node.dtype.numpy).reshape(-1)
+    wide = np.float64 if node.dtype.is_float else np.int64
+    return np.sum(data, axis=-1, dtype=wide).astype(node.dtype.numpy).reshape(-1)
+
+
+def _reduce_product(graph: Graph, node: Node, values: Mapping[int, np.ndarray], dims: Mapping[str, int]) -> np.ndarray:
+    """Sum over a product that was not stored, in slabs of the product's leading axis."""
+    view = node.operands[0].layout
+    product = graph[node.operands[0].source]
+    left, right = (_wide(lay.read(values[o.source], o.layout, dims)) for o in product.operands)
+    if view == lay.contiguous(product.shape) and left.ndim > 1 and left.size:
+        rows = max(1, SLAB_ELEMENTS // max(1, left.size // left.shape[0]))
+        parts = [np.sum(left[i : i + rows] * right[i : i + rows], axis=-1) for i in range(0, left.shape[0], rows)]
+        return np.concatenate(parts).astype(node.dtype.numpy).reshape(-1)
+    whole = np.ascontiguousarray(left * right).reshape(-1)
+    return np.sum(lay.read(whole, view, dims), axis=-1).astype(node.dtype.numpy).reshape(-1)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+

@@ -1,0 +1,362 @@
+"""The one stream of typed events that feeds every pane, the headless output, the log on disk and replay.
+
+One JSON object per line. `type` says which event it is; `at` is seconds since the session was first opened. The
+first event of a session is `SessionOpened`, which carries `VERSION`; a reader refuses a newer version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+VERSION = 1
+
+STAGES = ("import", "split", "emit", "saturate", "search", "stitch", "verify")
+"""Stages of a session in order; `Restarted.stage` names the first that runs again."""
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
+    """Base of all events."""
+
+    at: float = 0.0
+
+
+class SessionOpened(Event, frozen=True, tag="session_opened"):
+    """A session starts, or is resumed (`resumed`)."""
+
+    version: int = VERSION
+    model: str
+    target: str
+    strategy: str
+    seed: int
+    limit: int
+    breaks: str
+    pid: int
+    resumed: bool = False
+    device: str = ""
+
+
+class StageStarted(Event, frozen=True, tag="stage_started"):
+    stage: str
+    detail: str = ""
+
+
+class StageProgress(Event, frozen=True, tag="stage_progress"):
+    stage: str
+    done: int
+    total: int
+    detail: str = ""
+
+
+class StageFinished(Event, frozen=True, tag="stage_finished"):
+    stage: str
+    seconds: float
+
+
+class Restarted(Event, frozen=True, tag="restarted"):
+    """Everything from `stage` on is being done again; panes forget what came from there. `group` limits it to one."""
+
+    stage: str
+    reason: str
+    seed: int
+    group: int | None = None
+
+
+class GraphImported(Event, frozen=True, tag="graph_imported"):
+    """The model is in HLIR. Shapes are display text (`[1, 16, 64]`)."""
+
+    nodes: int
+    onnx_nodes: int
+    inputs: list[tuple[str, str, str]]
+    """(name, shape, dtype)"""
+    outputs: list[tuple[str, str, str]]
+    parameters: int
+    dims: dict[str, int]
+
+
+class ChunkInfo(msgspec.Struct, frozen=True):
+    """One chunk. `inputs`/`outputs` are node ids of its boundary; `begins_at` names the break it starts behind."""
+
+    index: int
+    nodes: int
+    inputs: list[int]
+    outputs: list[int]
+    begins_at: str
+
+
+class ChunksSplit(Event, frozen=True, tag="chunks_split"):
+    chunks: list[ChunkInfo]
+    breaks: list[int]
+    """HLIR ids of the nodes behind which the graph is cut."""
+    mode: str
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """Chunks whose programs are the same. `representative` is the member that is saturated and searched."""
+
+    index: int
+    representative: int
+    members: list[int]
+    nodes: int
+    digest: str
+
+
+class GroupsFormed(Event, frozen=True, tag="groups_formed"):
+    groups: list[GroupInfo]
+
+
+class RuleRow(msgspec.Struct, frozen=True):
+    """One rule's statistics in one group, sums over all steps. `matches` counts matches found, not facts added.
+    `steps` is the sparkline: matches per step in which the rule's ruleset ran."""
+
+    name: str
+    category: str
+    ruleset: str
+    file: str
+    line: int
+    matches: int
+    seconds: float
+    steps: list[int] = []
+
+
+class SaturationStep(Event, frozen=True, tag="saturation_step"):
+    """One run of one ruleset in a group's e-graph."""
+
+    group: int
+    step: int
+    ruleset: str
+    seconds: float
+    matches: int
+    nodes: int
+
+
+class GroupSaturated(Event, frozen=True, tag="group_saturated"):
+    """`seconds` is the engine's own time in the child, `overhead_seconds` what Python spent around it. `stopped` says
+    which limit ended it, or is empty when saturated."""
+
+    group: int
+    classes: int
+    nodes: int
+    seconds: float
+    overhead_seconds: float
+    rules: list[RuleRow]
+    stopped: str = ""
+
+
+class SearchStarted(Event, frozen=True, tag="search_started"):
+    """`choices` is the number of e-classes with more than one viable e-node; `space_log10` the size of the space."""
+
+    group: int
+    limit: int
+    choices: int
+    space_log10: float
+    members: int
+
+
+class CandidateEvaluated(Event, frozen=True, tag="candidate_evaluated"):
+    """One candidate genome went through the steps. `reason` is empty when it was profiled; else why it was rejected,
+    with `step` the step that did it (extract, memory, compile, run, verify, profile)."""
+
+    group: int
+    index: int
+    genome: str
+    parent: str
+    generation: int
+    step: str
+    reason: str = ""
+    detail: str = ""
+    ms: float | None = None
+    p20_ms: float | None = None
+    p80_ms: float | None = None
+    memory_bytes: int = 0
+    kernels: int = 0
+    seconds: dict[str, float] = {}
+    """Wall seconds by step."""
+
+
+class BestImproved(Event, frozen=True, tag="best_improved"):
+    group: int
+    index: int
+    ms: float
+    first_ms: float
+
+
+class SearchFinished(Event, frozen=True, tag="search_finished"):
+    group: int
+    candidates: int
+    profiled: int
+    rejected: dict[str, int]
+    first_ms: float | None
+    best_ms: float | None
+    seconds: float
+
+
+class Stitched(Event, frozen=True, tag="stitched"):
+    kernels: int
+    buffers: int
+    arena_bytes: int
+
+
+class KernelRow(msgspec.Struct, frozen=True):
+    """One distinct kernel of the stitched program. `ms` is its total time in one run of the whole."""
+
+    name: str
+    calls: int
+    ms: float
+    gflops: float
+    gbps: float
+
+
+class Verified(Event, frozen=True, tag="verified"):
+    """The stitched program against the interpreter (and expected outputs where given). Errors are absolute, and
+    relative to the largest expected magnitude of the output."""
+
+    ok: bool
+    max_abs_err: float
+    max_rel_err: float
+    reference: str
+
+
+class Measured(Event, frozen=True, tag="measured"):
+    """Latency of the stitched program, milliseconds."""
+
+    median: float
+    p20: float
+    p80: float
+    runs: int
+    kernels: list[KernelRow]
+
+
+class Paused(Event, frozen=True, tag="paused"):
+    pass
+
+
+class Resumed(Event, frozen=True, tag="resumed"):
+    pass
+
+
+class Cancelled(Event, frozen=True, tag="cancelled"):
+    """The user stopped the running work; what was reached stays."""
+
+    stage: str
+
+
+class Failed(Event, frozen=True, tag="failed"):
+    """A stage could not go on. `message` says what and where, `hint` what to do. The session stays open."""
+
+    stage: str
+    message: str
+    hint: str = ""
+
+
+class LogLine(Event, frozen=True, tag="log"):
+    level: str
+    module: str
+    message: str
+
+
+class SessionFinished(Event, frozen=True, tag="session_finished"):
+    """All stages are done; `report` is the path of report.json, `ok` its verdict."""
+
+    ok: bool
+    seconds: float
+    report: str
+
+
+AnyEvent = (
+    SessionOpened
+    | StageStarted
+    | StageProgress
+    | StageFinished
+    | Restarted
+    | GraphImported
+    | ChunksSplit
+    | GroupsFormed
+    | SaturationStep
+    | GroupSaturated
+    | SearchStarted
+    | CandidateEvaluated
+    | BestImproved
+    | SearchFinished
+    | Stitched
+    | Verified
+    | Measured
+    | Paused
+    | Resumed
+    | Cancelled
+    | Failed
+    | LogLine
+    | SessionFinished
+)
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(AnyEvent)
+
+
+def encode(event: Event) -> bytes:
+    """One line of JSON, without the newline."""
+    return _ENCODER.encode(event)
+
+
+def decode(line: bytes) -> AnyEvent:
+    """The event of one line. Raises msgspec.ValidationError for anything else."""
+    return _DECODER.decode(line)
+
+
+class Command(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
+    """Base of what a client asks of an engine."""
+
+
+class Rerun(Command, frozen=True, tag="rerun"):
+    """Do `stage` and all after it again: `search` (key r) or `saturate` (key s). `new_seed` draws a new seed (key n)."""
+
+    stage: str = "search"
+    new_seed: bool = False
+
+
+class TogglePause(Command, frozen=True, tag="toggle_pause"):
+    """Pause between candidates, or go on."""
+
+
+class Cancel(Command, frozen=True, tag="cancel"):
+    """Stop the running work; what was reached stays."""
+
+
+class ToggleBreak(Command, frozen=True, tag="toggle_break"):
+    """Add or remove a graph break behind HLIR node `node`, then split again and all after it."""
+
+    node: int
+
+
+class Shutdown(Command, frozen=True, tag="shutdown"):
+    """End the engine process once the running step is over."""
+
+
+AnyCommand = Rerun | TogglePause | Cancel | ToggleBreak | Shutdown
+_COMMAND_DECODER = msgspec.json.Decoder(AnyCommand)
+
+
+def decode_command(line: bytes) -> AnyCommand:
+    """The command of one line. Raises msgspec.ValidationError for anything else."""
+    return _COMMAND_DECODER.decode(line)
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """One HLIR node as the graph pane shows it, from `chunk_N.json` in the session. `line` is its 1-based line in the
+    chunk's egglog program, or 0."""
+
+    id: int
+    name: str
+    shape: str
+    dtype: str
+    label: str
+    operands: list[tuple[int, str]]
+    """(source node, layout text)"""
+    line: int
+    is_break: bool = False
+
+
+def to_builtins(event: Any) -> Any:
+    """An event or row as plain Python data."""
+    return msgspec.to_builtins(event)

@@ -1,0 +1,177 @@
+"""What a session looks like now: the events folded into one state that the app, the report and replay share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workbench.session import events as ev
+
+
+@dataclass(slots=True)
+class SearchView:
+    """The search of one group."""
+
+    limit: int = 0
+    members: int = 1
+    choices: int = 0
+    space_log10: float = 0.0
+    candidates: list[ev.CandidateEvaluated] = field(default_factory=list)
+    rejected: dict[str, int] = field(default_factory=dict)
+    first_ms: float | None = None
+    best_ms: float | None = None
+    best_index: int | None = None
+    best_curve: list[tuple[int, float]] = field(default_factory=list)
+    """(candidate index, best so far in ms)"""
+    started_at: float = 0.0
+    finished: bool = False
+    seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        """Candidates evaluated so far."""
+        return len(self.candidates)
+
+
+@dataclass(slots=True)
+class SaturationView:
+    """The e-graph of one group."""
+
+    steps: list[ev.SaturationStep] = field(default_factory=list)
+    result: ev.GroupSaturated | None = None
+
+
+@dataclass(slots=True)
+class SessionView:
+    """A session as its events tell it. `apply` each event in order."""
+
+    opened: ev.SessionOpened | None = None
+    graph: ev.GraphImported | None = None
+    chunks: list[ev.ChunkInfo] = field(default_factory=list)
+    breaks: list[int] = field(default_factory=list)
+    breaks_mode: str = ""
+    groups: list[ev.GroupInfo] = field(default_factory=list)
+    saturation: dict[int, SaturationView] = field(default_factory=dict)
+    search: dict[int, SearchView] = field(default_factory=dict)
+    stitched: ev.Stitched | None = None
+    verified: ev.Verified | None = None
+    measured: ev.Measured | None = None
+    failure: ev.Failed | None = None
+    finished: ev.SessionFinished | None = None
+    stage: str = ""
+    stage_detail: str = ""
+    stage_started_at: float = 0.0
+    progress: tuple[int, int] | None = None
+    timeline: dict[str, float] = field(default_factory=dict)
+    seed: int = 0
+    paused: bool = False
+    cancelled: bool = False
+    now: float = 0.0
+    log: list[ev.LogLine] = field(default_factory=list)
+
+    def apply(self, event: ev.AnyEvent) -> None:
+        """Fold one event in."""
+        self.now = max(self.now, event.at)
+        match event:
+            case ev.SessionOpened():
+                if not event.resumed or self.opened is None:
+                    log = self.log
+                    self.__init__()  # type: ignore[misc]
+                    self.log = log
+                else:
+                    self._forget("import")
+                self.opened, self.seed, self.now = event, event.seed, max(self.now, event.at)
+            case ev.StageStarted():
+                self.stage, self.stage_detail, self.stage_started_at = event.stage, event.detail, event.at
+                self.progress = None
+            case ev.StageProgress():
+                self.progress, self.stage_detail = (event.done, event.total), event.detail
+            case ev.StageFinished():
+                self.timeline[event.stage] = self.timeline.get(event.stage, 0.0) + event.seconds
+                self.stage = "" if self.stage == event.stage else self.stage
+            case ev.Restarted():
+                self.seed = event.seed
+                self._forget(event.stage)
+            case ev.GraphImported():
+                self.graph = event
+            case ev.ChunksSplit():
+                self.chunks, self.breaks, self.breaks_mode = event.chunks, event.breaks, event.mode
+            case ev.GroupsFormed():
+                self.groups = event.groups
+            case ev.SaturationStep():
+                self.saturation.setdefault(event.group, SaturationView()).steps.append(event)
+            case ev.GroupSaturated():
+                self.saturation.setdefault(event.group, SaturationView()).result = event
+            case ev.SearchStarted():
+                self.search[event.group] = SearchView(
+                    limit=event.limit,
+                    members=event.members,
+                    choices=event.choices,
+                    space_log10=event.space_log10,
+                    started_at=event.at,
+                )
+            case ev.CandidateEvaluated():
+                search = self.search.setdefault(event.group, SearchView())
+                search.candidates.append(event)
+                if event.reason:
+                    search.rejected[event.reason] = search.rejected.get(event.reason, 0) + 1
+            case ev.BestImproved():
+                search = self.search.setdefault(event.group, SearchView())
+                search.first_ms, search.best_ms, search.best_index = event.first_ms, event.ms, event.index
+                search.best_curve.append((event.index, event.ms))
+            case ev.SearchFinished():
+                search = self.search.setdefault(event.group, SearchView())
+                search.finished, search.seconds = True, event.seconds
+            case ev.Stitched():
+                self.stitched = event
+            case ev.Verified():
+                self.verified = event
+            case ev.Measured():
+                self.measured = event
+            case ev.Paused():
+                self.paused = True
+            case ev.Resumed():
+                self.paused = False
+            case ev.Cancelled():
+                self.cancelled, self.paused, self.stage = True, False, ""
+            case ev.Failed():
+                self.failure, self.stage = event, ""
+            case ev.LogLine():
+                self.log.append(event)
+                del self.log[:-2000]
+            case ev.SessionFinished():
+                self.finished, self.stage = event, ""
+
+    def _forget(self, stage: str) -> None:
+        """Drop everything that `stage` and the stages after it produced."""
+        first = ev.STAGES.index(stage)
+        self.finished = self.failure = None
+        self.cancelled = self.paused = False
+        for name in ev.STAGES[first:]:
+            self.timeline.pop(name, None)
+        self.verified = self.measured = self.stitched = None
+        self.search = {}
+        if first <= ev.STAGES.index("saturate"):
+            self.saturation = {}
+        if first <= ev.STAGES.index("split"):
+            self.chunks, self.groups, self.breaks = [], [], []
+        if first <= ev.STAGES.index("import"):
+            self.graph = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the opening of the session to its last event."""
+        return self.now
+
+    def overall_progress(self) -> tuple[int, int]:
+        """Candidates evaluated and expected over all groups."""
+        limit = max((s.limit for s in self.search.values()), default=0)
+        expected = limit * max(1, len(self.groups))
+        done = sum(s.limit if s.finished else s.done for s in self.search.values())
+        return min(done, expected), expected
+
+    def gain(self, group: int) -> float | None:
+        """First over best of a group: how many times faster the best is."""
+        search = self.search.get(group)
+        if search is None or not search.first_ms or not search.best_ms:
+            return None
+        return search.first_ms / search.best_ms
