@@ -22,7 +22,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
     at: float = 0.0
 
 
-class SessionOpened(Event, frozen=True, tag="session_opened"):
+class SessionOpened(Event, frozen=True, kw_only=True, tag="session_opened"):
     """A session starts, or is resumed (`resumed`)."""
 
     version: int = VERSION
@@ -37,24 +37,24 @@ class SessionOpened(Event, frozen=True, tag="session_opened"):
     device: str = ""
 
 
-class StageStarted(Event, frozen=True, tag="stage_started"):
+class StageStarted(Event, frozen=True, kw_only=True, tag="stage_started"):
     stage: str
     detail: str = ""
 
 
-class StageProgress(Event, frozen=True, tag="stage_progress"):
+class StageProgress(Event, frozen=True, kw_only=True, tag="stage_progress"):
     stage: str
     done: int
     total: int
     detail: str = ""
 
 
-class StageFinished(Event, frozen=True, tag="stage_finished"):
+class StageFinished(Event, frozen=True, kw_only=True, tag="stage_finished"):
     stage: str
     seconds: float
 
 
-class Restarted(Event, frozen=True, tag="restarted"):
+class Restarted(Event, frozen=True, kw_only=True, tag="restarted"):
     """Everything from `stage` on is being done again; panes forget what came from there. `group` limits it to one."""
 
     stage: str
@@ -63,7 +63,7 @@ class Restarted(Event, frozen=True, tag="restarted"):
     group: int | None = None
 
 
-class GraphImported(Event, frozen=True, tag="graph_imported"):
+class GraphImported(Event, frozen=True, kw_only=True, tag="graph_imported"):
     """The model is in HLIR. Shapes are display text (`[1, 16, 64]`)."""
 
     nodes: int
@@ -85,7 +85,7 @@ class ChunkInfo(msgspec.Struct, frozen=True):
     begins_at: str
 
 
-class ChunksSplit(Event, frozen=True, tag="chunks_split"):
+class ChunksSplit(Event, frozen=True, kw_only=True, tag="chunks_split"):
     chunks: list[ChunkInfo]
     breaks: list[int]
     """HLIR ids of the nodes behind which the graph is cut."""
@@ -102,7 +102,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     digest: str
 
 
-class GroupsFormed(Event, frozen=True, tag="groups_formed"):
+class GroupsFormed(Event, frozen=True, kw_only=True, tag="groups_formed"):
     groups: list[GroupInfo]
 
 
@@ -120,7 +120,7 @@ class RuleRow(msgspec.Struct, frozen=True):
     steps: list[int] = []
 
 
-class SaturationStep(Event, frozen=True, tag="saturation_step"):
+class SaturationStep(Event, frozen=True, kw_only=True, tag="saturation_step"):
     """One run of one ruleset in a group's e-graph."""
 
     group: int
@@ -131,7 +131,7 @@ class SaturationStep(Event, frozen=True, tag="saturation_step"):
     nodes: int
 
 
-class GroupSaturated(Event, frozen=True, tag="group_saturated"):
+class GroupSaturated(Event, frozen=True, kw_only=True, tag="group_saturated"):
     """`seconds` is the engine's own time in the child, `overhead_seconds` what Python spent around it. `stopped` says
     which limit ended it, or is empty when saturated."""
 
@@ -144,7 +144,7 @@ class GroupSaturated(Event, frozen=True, tag="group_saturated"):
     stopped: str = ""
 
 
-class SearchStarted(Event, frozen=True, tag="search_started"):
+class SearchStarted(Event, frozen=True, kw_only=True, tag="search_started"):
     """`choices` is the number of e-classes with more than one viable e-node; `space_log10` the size of the space."""
 
     group: int
@@ -154,7 +154,7 @@ class SearchStarted(Event, frozen=True, tag="search_started"):
     members: int
 
 
-class CandidateEvaluated(Event, frozen=True, tag="candidate_evaluated"):
+class CandidateEvaluated(Event, frozen=True, kw_only=True, tag="candidate_evaluated"):
     """One candidate genome went through the steps. `reason` is empty when it was profiled; else why it was rejected,
     with `step` the step that did it (extract, memory, compile, run, verify, profile)."""
 
@@ -175,14 +175,14 @@ class CandidateEvaluated(Event, frozen=True, tag="candidate_evaluated"):
     """Wall seconds by step."""
 
 
-class BestImproved(Event, frozen=True, tag="best_improved"):
+class BestImproved(Event, frozen=True, kw_only=True, tag="best_improved"):
     group: int
     index: int
     ms: float
     first_ms: float
 
 
-class SearchFinished(Event, frozen=True, tag="search_finished"):
+class SearchFinished(Event, frozen=True, kw_only=True, tag="search_finished"):
     group: int
     candidates: int
     profiled: int
@@ -192,7 +192,7 @@ class SearchFinished(Event, frozen=True, tag="search_finished"):
     seconds: float
 
 
-class Stitched(Event, frozen=True, tag="stitched"):
+class Stitched(Event, frozen=True, kw_only=True, tag="stitched"):
     kernels: int
     buffers: int
     arena_bytes: int
@@ -208,7 +208,7 @@ class KernelRow(msgspec.Struct, frozen=True):
     gbps: float
 
 
-class Verified(Event, frozen=True, tag="verified"):
+class Verified(Event, frozen=True, kw_only=True, tag="verified"):
     """The stitched program against the interpreter (and expected outputs where given). Errors are absolute, and
     relative to the largest expected magnitude of the output."""
 
@@ -218,7 +218,7 @@ class Verified(Event, frozen=True, tag="verified"):
     reference: str
 
 
-class Measured(Event, frozen=True, tag="measured"):
+class Measured(Event, frozen=True, kw_only=True, tag="measured"):
     """Latency of the stitched program, milliseconds."""
 
     median: float
@@ -228,21 +228,21 @@ class Measured(Event, frozen=True, tag="measured"):
     kernels: list[KernelRow]
 
 
-class Paused(Event, frozen=True, tag="paused"):
+class Paused(Event, frozen=True, kw_only=True, tag="paused"):
     pass
 
 
-class Resumed(Event, frozen=True, tag="resumed"):
+class Resumed(Event, frozen=True, kw_only=True, tag="resumed"):
     pass
 
 
-class Cancelled(Event, frozen=True, tag="cancelled"):
+class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
     """The user stopped the running work; what was reached stays."""
 
     stage: str
 
 
-class Failed(Event, frozen=True, tag="failed"):
+class Failed(Event, frozen=True, kw_only=True, tag="failed"):
     """A stage could not go on. `message` says what and where, `hint` what to do. The session stays open."""
 
     stage: str
@@ -250,13 +250,13 @@ class Failed(Event, frozen=True, tag="failed"):
     hint: str = ""
 
 
-class LogLine(Event, frozen=True, tag="log"):
+class LogLine(Event, frozen=True, kw_only=True, tag="log"):
     level: str
     module: str
     message: str
 
 
-class SessionFinished(Event, frozen=True, tag="session_finished"):
+class SessionFinished(Event, frozen=True, kw_only=True, tag="session_finished"):
     """All stages are done; `report` is the path of report.json, `ok` its verdict."""
 
     ok: bool
@@ -308,28 +308,28 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
     """Base of what a client asks of an engine."""
 
 
-class Rerun(Command, frozen=True, tag="rerun"):
+class Rerun(Command, frozen=True, kw_only=True, tag="rerun"):
     """Do `stage` and all after it again: `search` (key r) or `saturate` (key s). `new_seed` draws a new seed (key n)."""
 
     stage: str = "search"
     new_seed: bool = False
 
 
-class TogglePause(Command, frozen=True, tag="toggle_pause"):
+class TogglePause(Command, frozen=True, kw_only=True, tag="toggle_pause"):
     """Pause between candidates, or go on."""
 
 
-class Cancel(Command, frozen=True, tag="cancel"):
+class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
     """Stop the running work; what was reached stays."""
 
 
-class ToggleBreak(Command, frozen=True, tag="toggle_break"):
+class ToggleBreak(Command, frozen=True, kw_only=True, tag="toggle_break"):
     """Add or remove a graph break behind HLIR node `node`, then split again and all after it."""
 
     node: int
 
 
-class Shutdown(Command, frozen=True, tag="shutdown"):
+class Shutdown(Command, frozen=True, kw_only=True, tag="shutdown"):
     """End the engine process once the running step is over."""
 
 
