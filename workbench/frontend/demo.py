@@ -147,7 +147,7 @@ def _heads(net: _Net, scope: str, x: str, heads: int) -> str:
 
 
 def _rotate(net: _Net, scope: str, x: str) -> str:
-    """x*cos + rotate_half(x)*sin: rotary position embedding (Su et al. 2021, arXiv:2104.09864), a head's halves paired."""
+    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of a head in halves: x*cos + rotate_half(x)*sin."""
     frequencies = ROPE_THETA ** -(np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
     angles = np.tile(np.outer(np.arange(SEQUENCE), frequencies), 2)[None, None]
     axis = net.tensor("last_axis", [-1], np.int64)
