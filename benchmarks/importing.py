@@ -1,0 +1,57 @@
+"""How long it takes to know a large model: import, split and group against onnx's own shape inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from benchmarks.measure import LARGE_MODELS, Bound, Row, benchmark, existing, in_fresh_python
+
+REPEATS = 5
+
+BOTH = """
+import json, sys, time
+import onnx, onnx.shape_inference
+from workbench.chunking import split_and_group
+from workbench.frontend import import_model
+
+def ours(path):
+    return split_and_group(import_model(path))
+
+def peer(path):
+    return onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False), strict_mode=True)
+
+from pathlib import Path
+seconds = {}
+for measure in (ours, peer) if sys.argv[2] == "ours" else (peer, ours):
+    started = time.perf_counter()
+    kept = measure(Path(sys.argv[1]))
+    seconds[measure.__name__] = time.perf_counter() - started
+    del kept
+print(json.dumps(seconds))
+"""
+
+PEAK = """
+import json, resource, sys
+from pathlib import Path
+from workbench.chunking import split_and_group
+from workbench.frontend import import_model
+
+kept = split_and_group(import_model(Path(sys.argv[1])))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps(peak * (1 if sys.platform == "darwin" else 1024) / 1e6))
+"""
+
+
+@benchmark
+def inspect_llama8b() -> Iterator[Row]:
+    """Llama-3-8B's graph (32 layers, no weights): wall time, and the peak memory of a process that does only this."""
+    path = existing(LARGE_MODELS / "llama3_8b_32l_graph.onnx")
+    # One cold call of each per process: the expression cache would make a second one of ours cheaper.
+    runs = [in_fresh_python(BOTH, path, ("ours", "peer")[turn % 2]) for turn in range(REPEATS)]
+    ours, peer = (median(run[side] for run in runs) for side in ("ours", "peer"))
+    yield Row("inspect_llama8b", ours, "s", peer, "onnx.shape_inference, strict", Bound("ratio", 15))
+
+    # A process starts with the peak of the one that forked it, and that one has not imported a numeric library.
+    peak = median(in_fresh_python(PEAK, path) for _ in range(3))
+    yield Row("inspect_llama8b_peak", peak, "MB", bound=Bound("ours", 500))
