@@ -1,0 +1,7 @@
+"""From a graph to chunks and groups of equal chunks."""
+
+from workbench.chunking.breaks import find_breaks
+from workbench.chunking.group import Group, group
+from workbench.chunking.split import Chunk, output_value, split
+
+__all__ = ["Chunk", "Group", "find_breaks", "group", "output_value", "split"]

@@ -1,0 +1,235 @@
+"""The saturation child: loads the rule library once, then saturates one program at a time, reporting each step.
+
+A process of its own, because a running step cannot be interrupted: the parent kills it on a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+import time
+from typing import Any, BinaryIO
+
+import msgspec
+from egglog import bindings
+
+from workbench import frames
+from workbench.egraph.messages import (
+    LibraryLoaded,
+    LoadLibrary,
+    Refused,
+    Request,
+    RuleInfo,
+    Saturate,
+    Saturated,
+    StepDone,
+)
+from workbench.egraph.schedule import schedule_for
+from workbench.egraph.snapshot import Builder, SnapshotData
+
+PRIMITIVE_SORTS = {"i64", "String", "f64", "bool"}
+
+
+class Library:
+    """An e-graph with the rule library loaded; programs run between push and pop."""
+
+    def __init__(self, files: list[tuple[str, str]]) -> None:
+        self.egraph = bindings.EGraph(no_decomp=True)
+        self.egraph.set_report_level(bindings.TimeOnly())
+        self.rules: list[RuleInfo] = []
+        self.facts: set[str] = set()
+        for name, text in files:
+            commands = self.egraph.parse_program(text, name)
+            line_starts = [m.end() for m in re.finditer("\n", text)]
+            self.egraph.run_program(*[self._named(c, name, line_starts) for c in commands])
+
+    def _named(self, command: Any, file: str, line_starts: list[int]) -> Any:
+        """The command, with a rule that has no name (or one already taken) named after its place; rules are noted."""
+        if isinstance(command, bindings.FunctionCommand):
+            self.facts.add(command.name)
+        if isinstance(command, bindings.RuleCommand):
+            rule, ruleset = command.rule, command.rule.ruleset
+        elif isinstance(command, bindings.RewriteCommand | bindings.BiRewriteCommand):
+            rule, ruleset = command.rewrite, command.name
+        else:
+            return command
+        line = 1 + sum(1 for s in line_starts if s <= rule.span.i)
+        place = f"{file}:{line}"
+        taken = {r.name for r in self.rules}
+        if rule.name in taken:
+            raise bindings.EggSmolError(f"In {line}:1-1 of {file}: the rule name '{rule.name}' is used twice")
+        name = rule.name or place
+        if isinstance(command, bindings.BiRewriteCommand):
+            # egglog reports the two directions apart
+            self.rules += [RuleInfo(f"{name}{arrow}", ruleset, file, line) for arrow in ("=>", "<=")]
+        else:
+            self.rules.append(RuleInfo(name, ruleset, file, line))
+        if rule.name:
+            return command
+        if isinstance(command, bindings.RuleCommand):
+            named = bindings.Rule(
+                rule.span, rule.head, rule.body, name, ruleset, rule.eval_mode, rule.no_decomp, rule.include_subsumed
+            )
+            return bindings.RuleCommand(named)
+        rewrite = bindings.Rewrite(rule.span, rule.lhs, rule.rhs, rule.conditions, name)
+        if isinstance(command, bindings.RewriteCommand):
+            return bindings.RewriteCommand(ruleset, rewrite, command.subsume)
+        return bindings.BiRewriteCommand(ruleset, rewrite)
+
+
+class _Clock:
+    """Time inside the engine, apart from the rest."""
+
+    def __init__(self, egraph: Any) -> None:
+        self.egraph = egraph
+        self.engine_seconds = 0.0
+
+    def run(self, *commands: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return self.egraph.run_program(*commands)
+        finally:
+            self.engine_seconds += time.perf_counter() - began
+
+
+def saturate(library: Library, request: Saturate, out: BinaryIO) -> Saturated:
+    """Run the schedule, sending a StepDone after each step; stop at a limit with what was reached."""
+    began = time.perf_counter()
+    egraph = library.egraph
+    clock = _Clock(egraph)
+    clock.run(*egraph.parse_program("(push)", "push"))
+    try:
+        clock.run(*egraph.parse_program(request.program, "program.egg"))
+        stopped = _run_schedule(library, request, clock, out, began)
+        snapshot = take_snapshot(egraph, library.facts)
+    finally:
+        clock.run(*egraph.parse_program("(pop)", "pop"))
+    return Saturated(snapshot, clock.engine_seconds, time.perf_counter() - began, stopped)
+
+
+def _run_schedule(library: Library, request: Saturate, clock: _Clock, out: BinaryIO, began: float) -> str:
+    egraph = library.egraph
+    step = 0
+    runs: dict[str, list[Any]] = {}
+    size = egraph.parse_program("(print-size)", "size")
+    for phase in schedule_for(r.ruleset for r in library.rules):
+        changed = True
+        while changed:
+            changed = False
+            for ruleset in phase.rulesets:
+                if ruleset not in runs:
+                    runs[ruleset] = egraph.parse_program(f"(run-schedule (run {ruleset}))", "schedule")
+                (output,) = clock.run(*runs[ruleset])
+                report = output.report
+                changed |= report.updated
+                matches = {n: m for n, m in report.num_matches_per_rule.items() if m}
+                seconds = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
+                nodes = sum(n for _, n in egraph.run_program(*size)[0].sizes)
+                frames.send(out, StepDone(step, ruleset, sum(seconds.values()), matches, seconds, nodes))
+                step += 1
+                if nodes > request.max_nodes:
+                    return f"node limit ({request.max_nodes})"
+                if time.perf_counter() - began > request.max_seconds:
+                    return f"time limit ({request.max_seconds:g} s)"
+    return ""
+
+
+def take_snapshot(egraph: Any, facts: set[str]) -> SnapshotData:
+    """All e-nodes of the e-graph; functions named in `facts` are tables, not e-nodes, and are left out."""
+    builder = Builder.empty()
+    classes: dict[str, dict[Any, int]] = {}
+    literals: dict[tuple[str, Any], int] = {}
+    class_sort = builder.class_sort
+    readers = {
+        "i64": egraph.value_to_i64,
+        "String": egraph.value_to_string,
+        "f64": egraph.value_to_f64,
+        "bool": egraph.value_to_bool,
+    }
+
+    def class_id(sort: str, value: Any) -> int:
+        table = classes.setdefault(sort, {})
+        found = table.get(value)
+        if found is None:
+            found = table[value] = len(class_sort)
+            class_sort.append(sort)
+        return found
+
+    def literal_id(sort: str, value: Any) -> int:
+        key = (sort, value)
+        found = literals.get(key)
+        if found is None:
+            builder.literals.append(readers[sort](value))
+            found = literals[key] = -len(builder.literals)
+        return found
+
+    for name, function in egraph.freeze().functions.items():
+        output_sort = function.output_sort
+        if output_sort in PRIMITIVE_SORTS or name in facts:
+            continue
+        rows = function.rows
+        if function.is_let_binding:
+            for row in rows:
+                builder.variables[name] = class_id(output_sort, row.output)
+            continue
+        op = len(builder.ops)
+        builder.ops.append(name)
+        columns = [(s, literal_id if s in PRIMITIVE_SORTS else class_id) for s in function.input_sorts]
+        for row in rows:
+            builder.node_op.append(op)
+            builder.node_class.append(class_id(output_sort, row.output))
+            for (sort, number), value in zip(columns, row.inputs, strict=True):
+                builder.children.append(number(sort, value))
+            builder.child_start.append(len(builder.children))
+            builder.subsumed.append(row.subsumed)
+    return builder.finish()
+
+
+def place(error: BaseException) -> str:
+    """egglog's message with its place as file:line in front, on one line."""
+    text = " ".join(str(error).split())
+    found = re.search(r"In (\d+):\d+(?:-\d+(?::\d+)?)? of ([^:]+): ?", text)
+    if not found:
+        return text
+    rest = (text[: found.start()] + text[found.end() :]).strip()
+    return f"{found.group(2)}:{found.group(1)}: {rest[:300]}"
+
+
+def main() -> None:
+    """Serve requests on stdin until it closes."""
+    limit = int(os.environ.get("LUMINAL_SATURATION_BYTES", 0))
+    if limit:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+    library: Library | None = None
+    while True:
+        try:
+            request = decoder.decode(frames.receive(sys.stdin.buffer))
+        except frames.Closed:
+            return
+        try:
+            if isinstance(request, LoadLibrary):
+                began = time.perf_counter()
+                library = Library(request.files)
+                frames.send(out, LibraryLoaded(library.rules, time.perf_counter() - began))
+            else:
+                assert library is not None
+                frames.send(out, saturate(library, request, out))
+        except frames.Closed:
+            return
+        except MemoryError:
+            frames.send(out, Refused("the e-graph needs more memory than it may take"))
+            return
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # egglog's PanicException derives from BaseException
+            frames.send(out, Refused(place(error)))
+            library = None if isinstance(request, LoadLibrary) else library
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""A chunk as egglog text. Node ids are chunk-local and labels live in comments and Input terms only, so that chunks of
+the same structure have the same normalised text (the `digest`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from workbench.errors import printable
+from workbench.ir import expr as ex
+from workbench.ir import layout as lay
+from workbench.ir import ops
+from workbench.ir.dtype import DType
+from workbench.ir.expr import Expr
+from workbench.ir.hlir import Graph, Node, Operand, is_contraction
+from workbench.ir.layout import Shape
+
+ROOT = "$root"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkProgram:
+    """`text` defines one `$tN` per node; `root` is the global that lists the outputs. `variables` maps HLIR node id to
+    its global, `lines` to its 1-based line. `custom_ids` are the HLIR custom-op ids in local order."""
+
+    text: str
+    root: str
+    digest: str
+    variables: Mapping[int, str]
+    lines: Mapping[int, int]
+    inputs: tuple[int, ...]
+    """HLIR ids of the boundary inputs, as Input terms number them. Scalar constants are written in place."""
+    custom_ids: tuple[int, ...]
+
+
+def emit(graph: Graph, nodes: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> ChunkProgram:
+    """The program of one chunk: `nodes` in topological order over boundary `inputs`, yielding `outputs`."""
+    writer = _Writer(graph)
+    needed = _inputs_needed(graph, nodes, inputs)
+    for position, node_id in enumerate(needed):
+        writer.input(position, graph[node_id])
+    for node_id in nodes:
+        writer.node(graph[node_id])
+    terms = "(RNil)"
+    for node_id in reversed(outputs):
+        terms = f"(RCons {writer.variables[node_id]} {terms})"
+    writer.line(f"(let {ROOT} {terms})")
+    return ChunkProgram(
+        text="\n".join(writer.text) + "\n",
+        root=ROOT,
+        digest=hashlib.blake2b("\n".join(writer.normal).encode(), digest_size=12).hexdigest(),
+        variables=writer.variables,
+        lines=writer.lines,
+        inputs=tuple(needed),
+        custom_ids=tuple(writer.custom_ids),
+    )
+
+
+def _inputs_needed(graph: Graph, nodes: Sequence[int], inputs: Sequence[int]) -> list[int]:
+    """Boundary inputs without the scalar constants, but for those a primitive reads as a buffer."""
+    as_buffer: set[int] = set()
+    for node_id in nodes:
+        node = graph[node_id]
+        match node.op:
+            case ops.CustomOp():
+                as_buffer.update(o.source for o in node.operands)
+            case ops.Gather():
+                as_buffer.add(node.operands[1].source)
+            case _:
+                pass
+    return [i for i in inputs if i in as_buffer or graph.scalar(i) is None]
+
+
+@dataclass(slots=True)
+class _Writer:
+    graph: Graph
+    text: list[str] = field(default_factory=list)
+    normal: list[str] = field(default_factory=list)
+    variables: dict[int, str] = field(default_factory=dict)
+    lines: dict[int, int] = field(default_factory=dict)
+    custom_ids: list[int] = field(default_factory=list)
+    _lists: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _row_major: set[Shape] = field(default_factory=set)
+
+    def line(self, code: str, comment: str = "", normal: str | None = None) -> None:
+        self.text.append(f"{code} ; {comment}" if comment else code)
+        self.normal.append(code if normal is None else normal)
+
+    def _comment(self, node: Node) -> str:
+        place = f"{lay.show(node.shape)} {node.dtype}"
+        return f"{place} {printable(node.label)}" if node.label else place
+
+    def input(self, position: int, node: Node) -> None:
+        shape = self._list(tuple(ex.as_expr(d) for d in node.shape))
+        variable = self._define(node)
+        label = node.op.name if isinstance(node.op, ops.Input) else node.label
+        head, tail = f"(let {variable} (Input {position} ", f" ({node.dtype.term}) {shape}))"
+        self.line(head + _string(label) + tail, self._comment(node), head + '""' + tail)
+        self.lines[node.id] = len(self.text)
+
+    def node(self, node: Node) -> None:
+        term = self._term(node)
+        self.line(f"(let {self._define(node)} {term})", self._comment(node))
+        self.lines[node.id] = len(self.text)
+
+    def _define(self, node: Node) -> str:
+        variable = self.variables[node.id] = f"$t{len(self.variables)}"
+        return variable
+
+    def _term(self, node: Node) -> str:
+        shape = self._list(tuple(ex.as_expr(d) for d in node.shape))
+        dtype = f"({node.dtype.term})"
+        match node.op:
+            case ops.Iota(value):
+                return f"(Iota {shape} {ex.to_egglog(value)} {dtype})"
+            case ops.Cast() | ops.Output() | ops.GraphBreak():
+                return f"(Cast {shape} {self._element(node.operands[0])} {dtype})"
+            case ops.Elementwise(name):
+                return f"({name} {shape} {' '.join(self._element(o) for o in node.operands)})"
+            case ops.Gather(axis):
+                index, data = node.operands
+                extent = ex.to_egglog(data.layout.shape[axis])
+                return (
+                    f"(Gather {shape} {self._element(index)} {self.variables[data.source]} "
+                    f"{self._list(data.layout.strides)} {ex.to_egglog(data.layout.offset)} {axis} {extent})"
+                )
+            case ops.Reduce(name):
+                if is_contraction(self.graph, node):
+                    self._state_row_major(self.graph[node.operands[0].source].shape)
+                extent = ex.to_egglog(node.operands[0].layout.shape[-1])
+                kind = {"SumReduce": "Sum", "MaxReduce": "Max"}[name]
+                return f"({kind} {shape} {extent} {self._element(node.operands[0])})"
+            case ops.CustomOp(custom_id):
+                self.custom_ids.append(custom_id)
+                operands = "(RNil)"
+                for operand in reversed(node.operands):
+                    operands = f"(RCons {self.variables[operand.source]} {operands})"
+                return f"(CustomOp {len(self.custom_ids) - 1} {shape} {operands} {dtype})"
+            case ops.Input() | ops.Constant() | ops.Scatter():
+                raise AssertionError(f"{node.name} is not computed in a chunk")
+
+    def _element(self, operand: Operand) -> str:
+        value = self.graph.scalar(operand.source)
+        if value is not None:
+            return f'(Immediate "{_literal(value)}" ({self.graph[operand.source].dtype.term}))'
+        strides = self._list(operand.layout.strides)
+        return f"(Load {self.variables[operand.source]} {strides} {ex.to_egglog(operand.layout.offset)})"
+
+    def _state_row_major(self, shape: Shape) -> None:
+        if shape not in self._row_major:
+            self._row_major.add(shape)
+            key = self._list(tuple(ex.as_expr(d) for d in shape))
+            self.line(f"(set (row_major {key}) {self._list(lay.contiguous(shape).strides)})")
+
+    def _list(self, items: tuple[Expr, ...]) -> str:
+        variable = self._lists.get(items)
+        if variable is None:
+            variable = self._lists[items] = f"$l{len(self._lists)}"
+            text = "(ENil)"
+            for item in reversed(items):
+                text = f"(ECons {ex.to_egglog(item)} {text})"
+            self.line(f"(let {variable} {text})")
+        return variable
+
+
+def _literal(value: float | int | bool) -> str:
+    """A scalar as text that `parse_literal` reads back exactly."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def parse_literal(text: str, dtype: DType) -> float | int | bool:
+    """The scalar of an Immediate."""
+    if text in ("true", "false"):
+        return text == "true"
+    return float(text) if dtype.is_float else int(text)
+
+
+def _string(text: str) -> str:
+    """`text` as an egglog string literal on one line."""
+    shown = printable(text).replace("\\", "/").replace('"', "'")
+    return f'"{shown}"'
+
+

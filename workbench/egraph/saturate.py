@@ -1,0 +1,140 @@
+"""The parent side of saturation: a child process with limits, one at a time, replaced when it has to be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from workbench import frames
+from workbench.egraph.messages import (
+    LibraryLoaded,
+    LoadLibrary,
+    Refused,
+    Response,
+    RuleInfo,
+    Saturate,
+    Saturated,
+    StepDone,
+)
+from workbench.egraph.rules import RuleFile
+from workbench.errors import RuleError, WorkbenchError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one saturation: e-nodes, wall seconds, and bytes of address space of the child."""
+
+    nodes: int = 2_000_000
+    seconds: float = 120.0
+    memory_bytes: int = 8 << 30
+
+
+class SaturationStopped(WorkbenchError):
+    """A limit stopped the child inside a step, or it died."""
+
+
+class Saturator:
+    """Saturates programs over one rule library. `rules` lists every rule, whether it fires or not."""
+
+    def __init__(self, files: Sequence[RuleFile], limits: Limits | None = None) -> None:
+        self.files = files
+        self.limits = limits or Limits()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rules: list[RuleInfo] = []
+        self._decoder: msgspec.msgpack.Decoder[Response] = msgspec.msgpack.Decoder(Response)
+
+    def __enter__(self) -> Saturator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def rules(self) -> list[RuleInfo]:
+        """Every rule of the library. Starts the child; raises RuleError (file:line) for a malformed file."""
+        self._start()
+        return self._rules
+
+    def saturate(self, program: str, on_step: Callable[[StepDone], None] | None = None) -> Saturated:
+        """Saturate one program.
+
+        Raises RuleError when egglog rejects it, SaturationStopped when a step had to be killed."""
+        self._start()
+        self._send(Saturate(program, self.limits.nodes, self.limits.seconds))
+        deadline = time.monotonic() + self.limits.seconds * 1.2 + 5
+        ruleset = ""
+        while True:
+            match self._receive(deadline, ruleset):
+                case StepDone() as step:
+                    ruleset = step.ruleset
+                    if on_step is not None:
+                        on_step(step)
+                case Saturated() as result:
+                    return result
+                case Refused(message):
+                    self.close()  # a failing rule leaves partial writes
+                    raise RuleError(message)
+                case LibraryLoaded():
+                    raise AssertionError("the library was loaded already")
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "workbench.egraph.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "LUMINAL_SATURATION_BYTES": str(self.limits.memory_bytes)},
+        )
+        self._send(LoadLibrary([(f.name, f.text) for f in self.files]))
+        match self._receive(time.monotonic() + 60, "library"):
+            case LibraryLoaded(rules):
+                self._rules = rules
+            case Refused(message):
+                self.close()
+                raise RuleError(message)
+            case _:
+                raise AssertionError("the child answers a load with its rules")
+
+    def _send(self, message: LoadLibrary | Saturate) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(frames.Closed):  # the answer says what happened
+            frames.send(self._process.stdin, message)  # type: ignore[arg-type]
+
+    def _receive(self, deadline: float, doing: str) -> Response:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        after = f"after ruleset '{doing}'" if doing else "at its first step"
+        try:
+            return self._decoder.decode(frames.receive(self._process.stdout, deadline))  # type: ignore[arg-type]
+        except frames.TimedOut:
+            self.close()
+            raise SaturationStopped(
+                f"saturation was stopped {after}: one step ran past {self.limits.seconds:g} s", "raise --egg-seconds"
+            ) from None
+        except frames.Closed:
+            status = self._process.wait()
+            self.close()
+            raise SaturationStopped(
+                f"the saturation process died {after} (status {status})",
+                f"its memory limit is {self.limits.memory_bytes >> 30} GiB",
+            ) from None
+
+    def close(self) -> None:
+        """End the child."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
