@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml
 	    python=$$(scripts/find-python) && "$$python" -m venv --clear .venv; \
 	fi
 	@echo "installing luminal-tui[$(EXTRAS)] into .venv"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP) ## the workbench on the built-in model (its report, where there is no terminal)
