@@ -1,0 +1,227 @@
+"""The workbench: one session's events folded into a view, and screens that paint it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import BindingType
+from textual.command import Provider
+
+from workbench.errors import WorkbenchError, printable
+from workbench.session.events import AnyCommand
+from workbench.tui.commands import KeyCommands
+from workbench.tui.feed import Feed
+from workbench.tui.scene import Scene
+from workbench.tui.screens.log import LogScreen
+from workbench.tui.screens.open import OpenScreen
+from workbench.tui.screens.workbench import WorkbenchScreen
+from workbench.tui.theme import THEMES, default_theme
+
+if TYPE_CHECKING:
+    from workbench.session.client import Client, SessionSpec, SessionSummary
+
+PAINT_SECONDS = 0.1
+
+
+class WorkbenchApp(App[None]):
+    """The terminal workbench on one session; without a client it begins at the open screen.
+
+    `opener` makes a client from a spec (a new session) or a directory (one that is there); `summaries` lists recent
+    sessions; `ascii` draws without box, block and braille characters."""
+
+    TITLE = "luminal-tui"
+    CSS_PATH = "workbench.tcss"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {KeyCommands}
+    BINDINGS: ClassVar[list[BindingType]] = []
+    NOTIFICATION_TIMEOUT = 4
+
+    def __init__(
+        self,
+        client: Client | None = None,
+        *,
+        opener: Callable[[SessionSpec | Path], Awaitable[Client]] | None = None,
+        summaries: Callable[[], Sequence[SessionSummary]] | None = None,
+        ascii: bool = False,  # noqa: A002
+        theme: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.ascii = ascii
+        self.scene = Scene(client=client)
+        self.last_toast = ""
+        self._opener = opener or _open
+        self._summaries = summaries or _summaries
+        self._feed: Feed | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._bench = WorkbenchScreen()
+        for each in THEMES:
+            self.register_theme(each)
+        self.theme = f"luminal-{theme}" if theme in ("dark", "light") else default_theme()
+
+    async def on_mount(self) -> None:
+        self.theme_changed_signal.subscribe(self, lambda _: self.paint())
+        self.set_interval(1.0, self._tick)
+        await self.push_screen(self._bench)
+        if self.scene.client is None:
+            await self.push_screen(OpenScreen())
+        else:
+            self._follow(self.scene.client)
+
+    async def on_unmount(self) -> None:
+        await self._unfollow()
+
+    def paint(self) -> None:
+        """Show the scene on whichever screens are there, in one write to the terminal."""
+        with self.batch_update():
+            self._bench.paint(self.scene)
+            if isinstance(self.screen, LogScreen):
+                self.screen.paint(self.scene)
+
+    def summaries(self) -> Sequence[SessionSummary]:
+        """Recent sessions, the newest first; none where they cannot be read."""
+        try:
+            return self._summaries()
+        except (OSError, WorkbenchError):
+            return []
+
+    async def open(self, target: str | Path) -> None:
+        """Start a session on a model, or go to one that is there. Raises WorkbenchError where that fails."""
+        client = await self._opener(target if isinstance(target, Path) else _spec(target))
+        await self._unfollow()
+        if self.scene.client is not None:
+            await self.scene.client.close()
+        self.scene = Scene(client=client)
+        self._follow(client)
+        if isinstance(self.screen, OpenScreen):
+            self.pop_screen()
+        self.paint()
+
+    def show_open(self) -> None:
+        """Go to the open screen; the session at hand goes on behind it."""
+        if not isinstance(self.screen, OpenScreen):
+            self.push_screen(OpenScreen())
+
+    async def leave_open(self) -> None:
+        """Back from the open screen to the session, or out where there is none."""
+        if self.scene.client is not None:
+            self.pop_screen()
+        else:
+            await self.leave()
+
+    async def ask(self, command: AnyCommand, said: str) -> None:
+        """Send a command to the engine and say so, or say why it cannot be sent."""
+        client = self.scene.client
+        if client is None:
+            self.toast("No session is open; o opens one.")
+        elif client.read_only:
+            self.toast("This is a record of a session; nothing can be run in it. o opens another.", "warning")
+        elif not self.scene.connected:
+            self.toast("The engine is gone. o opens the session again, or another.", "warning")
+        else:
+            try:
+                await client.send(command)
+            except (OSError, WorkbenchError) as error:
+                self.toast(f"The engine did not take it: {error}", "error")
+            else:
+                self.toast(said)
+
+    def copy(self, text: str) -> None:
+        """Put text on the clipboard of the terminal, and in the session's copied.txt for terminals without one."""
+        if not text:
+            self.toast("Nothing is selected here.")
+            return
+        self.copy_to_clipboard(text)
+        where = ""
+        if self.scene.client is not None:
+            path = self.scene.client.directory / "copied.txt"
+            try:
+                path.write_text(text + "\n", encoding="utf-8")
+                where = f", also in {path}"
+            except OSError:
+                where = ""
+        self.toast(f"Copied {text.count(chr(10)) + 1} line{'s' if chr(10) in text else ''}{where}")
+
+    def toast(self, message: str, severity: str = "information") -> None:
+        """A short message that goes away."""
+        self.last_toast = message
+        shown = printable(message, 400)
+        if severity == "error":
+            self.notify(shown, severity="error", markup=False)
+        elif severity == "warning":
+            self.notify(shown, severity="warning", markup=False)
+        else:
+            self.notify(shown, markup=False)
+
+    async def leave(self) -> None:
+        """End the app. The engine goes on, and the last line says how to come back."""
+        scene = self.scene
+        live = scene.client is not None and not scene.read_only and scene.connected
+        await self._unfollow()
+        if scene.client is not None:
+            await scene.client.close()
+        if live:
+            name = printable(scene.session_name)
+            self.exit(message=Text(f"The engine goes on. Come back with: luminal-tui attach {name}"))
+        else:
+            self.exit()
+
+    def _follow(self, client: Client) -> None:
+        self._feed = Feed(client)
+        self._tasks = [asyncio.create_task(self._feed.read()), asyncio.create_task(self._pump(self._feed))]
+
+    async def _unfollow(self) -> None:
+        tasks, self._tasks, self._feed = self._tasks, [], None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pump(self, feed: Feed) -> None:
+        """Fold and paint, at most ten times a second, until the stream ends."""
+        while True:
+            await feed.news()
+            folded = feed.drain(self.scene.view)
+            over = feed.ended and feed.empty
+            if over:
+                self.scene.connected = False
+            self._keep_time()
+            if folded or over:
+                self.paint()
+            if over:
+                break
+            await asyncio.sleep(PAINT_SECONDS)
+        if feed.error:
+            self.toast(f"The engine's events broke off: {feed.error}", "error")
+
+    def _keep_time(self) -> None:
+        scene = self.scene
+        guess = self._feed.elapsed() if self._feed is not None and scene.running else 0.0
+        scene.elapsed = max(scene.view.elapsed, guess)
+
+    def _tick(self) -> None:
+        if self.scene.running:
+            self._keep_time()
+            with self.batch_update():
+                self._bench.paint_clock()
+
+
+def _spec(model: str) -> SessionSpec:
+    from workbench.session.client import SessionSpec
+
+    return SessionSpec(model=model)
+
+
+async def _open(target: SessionSpec | Path) -> Client:
+    from workbench.session.client import attach, start_engine
+
+    return await attach(target) if isinstance(target, Path) else await start_engine(target)
+
+
+def _summaries() -> Sequence[SessionSummary]:
+    from workbench.session.client import recent_sessions
+
+    found: Sequence[SessionSummary] = recent_sessions()
+    return found

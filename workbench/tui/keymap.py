@@ -1,0 +1,112 @@
+"""The one table of keys. Bindings, footer, command palette and help are all made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.binding import Binding, BindingType
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One action. `scope` says where it works: everywhere ("app") or in one pane; "move" keys work in every pane."""
+
+    id: str
+    key: str
+    title: str
+    help: str
+    scope: str
+    shown: str = ""
+    hint: bool = False
+    """show it in the footer"""
+    palette: bool = True
+
+    @property
+    def label(self) -> str:
+        """The key as people write it."""
+        return self.shown or self.key
+
+
+SCOPES = {
+    "app": "Everywhere",
+    "move": "Moving about",
+    "graph": "Graph pane",
+    "program": "Program pane",
+    "rules": "Rules pane",
+    "search": "Search pane",
+}
+
+KEYS = (
+    Key("rerun", "r", "rerun", "Run the search again, keeping the e-graphs", "app", hint=True),
+    Key("saturate", "s", "saturate", "Saturate again with the rules as they are now, then search", "app", hint=True),
+    Key("pause", "p", "pause", "Pause between two candidates, or go on", "app", hint=True),
+    Key("cancel", "c", "cancel", "Stop the running work; what was reached stays", "app", hint=True),
+    Key("new_seed", "n", "new seed", "Search again with a new seed", "app", hint=True),
+    Key("toggle_break", "b", "break", "Add or remove a graph break behind the selected node, and split again", "app"),
+    Key("open", "o", "open", "Open another model or session", "app"),
+    Key("filter", "/", "filter", "Filter the graph or rules, search the program; enter keeps it, esc clears it", "app"),
+    Key("zoom", "z", "zoom", "Show only the focused pane, or all again", "app"),
+    Key("copy", "y", "copy", "Copy the pane's selection (OSC 52); also into the session's copied.txt", "app"),
+    Key("previous_group", "[", "previous group", "Select the previous group", "app"),
+    Key("next_group", "]", "next group", "Select the next group", "app"),
+    Key("pane('graph')", "1", "graph", "Go to the graph", "app"),
+    Key("pane('program')", "2", "program", "Go to the egglog program", "app"),
+    Key("pane('rules')", "3", "rules", "Go to the rule statistics", "app"),
+    Key("pane('search')", "4", "search", "Go to the search", "app"),
+    Key("next_pane", "tab", "next pane", "Go to the next pane", "app", palette=False),
+    Key("previous_pane", "shift+tab", "previous pane", "Go to the previous pane", "app", palette=False),
+    Key("log", "l", "log", "Show the session's log", "app"),
+    Key("theme", "t", "dark/light", "Switch between the dark and the light theme", "app"),
+    Key("help", "?", "help", "All keys, and what the panes show", "app"),
+    Key("palette", "ctrl+p", "commands", "Find any of these by name", "app", palette=False),
+    Key("escape", "escape", "dismiss", "Put away the notice; clear the filter", "app", shown="esc", palette=False),
+    Key("quit", "q", "quit", "Leave; the engine goes on. `luminal-tui attach` comes back to it", "app"),
+    Key("down", "j,down", "down", "One line down", "move", shown="j ↓", palette=False),
+    Key("up", "k,up", "up", "One line up", "move", shown="k ↑", palette=False),
+    Key("page_down", "pagedown,space", "page down", "One page down", "move", shown="space PgDn", palette=False),
+    Key("page_up", "pageup", "page up", "One page up", "move", shown="PgUp", palette=False),
+    Key("top", "g,home", "top", "To the first line", "move", shown="g Home", palette=False),
+    Key("bottom", "G,end", "bottom", "To the last line", "move", shown="G End", palette=False),
+    Key(
+        "left",
+        "h,left",
+        "left",
+        "Scroll left; in the graph: fold, or to the parent",
+        "move",
+        shown="h ←",
+        palette=False,
+    ),
+    Key("right", "right", "right", "Scroll right; in the graph: unfold", "move", shown="→", palette=False),
+    Key("fold", "enter", "fold", "Fold or unfold; on 'more': show more nodes", "graph", palette=False, hint=True),
+    Key("next_match", "enter,full_stop", "next match", "Go to the next match of the search", "program", shown="."),
+    Key("previous_match", "comma", "previous match", "Go to the previous match of the search", "program", shown=","),
+    Key("sort_left", "<", "sort left", "Sort by the column to the left", "rules", hint=True),
+    Key("sort_right", ">", "sort right", "Sort by the column to the right", "rules", hint=True),
+    Key("invert", "i,=", "invert", "Turn the order round", "rules", shown="i =", hint=True),
+    Key("all_groups", "a", "all groups", "Sum over all groups, or only the selected one", "rules", hint=True),
+)
+
+PANES = ("graph", "program", "rules", "search")
+
+
+def keys(scope: str) -> list[Key]:
+    """The keys of one scope, in the order of the table."""
+    return [key for key in KEYS if key.scope == scope]
+
+
+def bindings(*scopes: str) -> list[BindingType]:
+    """Textual bindings of the scopes. Their actions carry the key's id."""
+    wanted = [key for key in KEYS if key.scope in scopes and key.id != "palette"]
+    return [Binding(key.key, key.id, key.title, show=False) for key in wanted]
+
+
+def hints(pane: str) -> list[Key]:
+    """What the footer shows for a focused pane, the most useful first."""
+    own = [key for key in keys(pane) if key.hint]
+    common = [key for key in keys("app") if key.hint]
+    last = [key for key in keys("app") if key.id in ("toggle_break", "filter", "zoom", "help", "quit")]
+    by_id = {key.id: key for key in last}
+    first = [by_id["filter"]] if pane != "search" else []
+    if pane == "graph":
+        first.append(by_id["toggle_break"])
+    return [*own, *first, *common, by_id["zoom"], by_id["help"], by_id["quit"]]

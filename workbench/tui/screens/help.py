@@ -1,0 +1,75 @@
+"""The help: every key, and what the panes show."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+
+from workbench.tui import keymap
+from workbench.tui.lines import Lines
+from workbench.tui.theme import Look, look
+
+PANES = {
+    "Graph": (
+        "Groups are chunks whose egglog programs are the same; they share one e-graph and one search.",
+        "group: members, HLIR nodes of one member, best time, gain over the first candidate, e-nodes.",
+        "node: id, op, shape, dtype, label. Unfold it for its operands and their layouts. {cut} marks a break.",
+    ),
+    "Program": (
+        "The egglog text that the selected chunk is saturated from. The selected node's line is marked.",
+        "A group shows the program of the chunk that stands for it.",
+    ),
+    "Rules": (
+        "matches: how often the rule's premises held; not how many facts that added.",
+        "ms, share: time in the rule and its part of all rules. by step: matches in each run of its ruleset.",
+        "{zero} in matches: the rule never fired. The title counts those.",
+    ),
+    "Search": (
+        "A bar per group: candidates evaluated, the best in ms, and {times} how much faster it is than the first.",
+        "Plot: each dot a profiled candidate, the line the best so far; very slow ones lie at the upper edge.",
+        "Rejected candidates are counted by reason. Kernels: total ms in one run of the whole program.",
+    ),
+}
+
+
+class HelpScreen(ModalScreen[None]):
+    """A page over the workbench."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "close", "close", show=False)]
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="help-lines")
+
+    def on_mount(self) -> None:
+        page = self.query_one(Lines)
+        page.border_title = " Help "
+        page.border_subtitle = " esc closes "
+        self.set_class(look(self).glyphs.border == "ascii", "ascii")
+        page.show(help_lines(look(self)))
+        page.focus()
+
+    def action_close(self) -> None:
+        self.dismiss()
+
+
+def help_lines(look: Look) -> list[Text]:
+    """The page: keys by scope, then the panes."""
+    colors, glyphs = look.colors, look.glyphs
+    lines: list[Text] = []
+    for scope, title in keymap.SCOPES.items():
+        lines += [Text(title, style=f"bold {colors.accent}")]
+        for key in keymap.keys(scope):
+            label = key.label if glyphs.braille else key.label.encode("ascii", "ignore").decode().strip()
+            lines.append(Text.assemble((f"  {label:<12}", f"bold {colors.text}"), (key.help, colors.dim)))
+        lines.append(Text(""))
+    for title, said in PANES.items():
+        lines.append(Text(f"What {title} shows", style=f"bold {colors.accent}"))
+        for sentence in said:
+            shown = sentence.format(cut=glyphs.cut, zero=glyphs.zero, times=glyphs.times)
+            lines.append(Text(f"  {shown}", style=colors.dim))
+        lines.append(Text(""))
+    return lines[:-1]

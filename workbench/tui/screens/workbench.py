@@ -1,0 +1,207 @@
+"""The main screen: four panes between a header and a footer, laid out for the size of the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Grid
+from textual.events import DescendantFocus, Resize
+from textual.screen import Screen
+
+from workbench.session import events as ev
+from workbench.tui import chrome, keymap
+from workbench.tui.panes.graph import GraphPane
+from workbench.tui.panes.pane import Pane
+from workbench.tui.panes.program import ProgramPane
+from workbench.tui.panes.rules import RulesPane
+from workbench.tui.panes.search import SearchPane
+from workbench.tui.scene import Scene
+from workbench.tui.screens.help import HelpScreen
+from workbench.tui.screens.log import LogScreen
+from workbench.tui.theme import look
+
+if TYPE_CHECKING:
+    from workbench.tui.app import WorkbenchApp
+
+NARROW, WIDE, LOW = 100, 140, 30
+"""Below NARROW columns or LOW rows one pane is shown, below WIDE two, else four."""
+
+
+class WorkbenchScreen(Screen[None]):
+    """Panes, focus, layout, and the keys that work everywhere."""
+
+    BINDINGS: ClassVar[list[BindingType]] = keymap.bindings("app")
+    ESCAPE_TO_MINIMIZE = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.header = chrome.ChromeLine(id="header")
+        self.footer = chrome.ChromeLine(id="footer")
+        self.notice = chrome.Notice()
+        self.graph, self.rules, self.search = GraphPane(), RulesPane(), SearchPane()
+        self.program = ProgramPane()
+        self.panes: list[Pane] = [self.graph, self.program, self.rules, self.search]
+        self.focused_pane: Pane = self.graph
+        self.beside: Pane = self.search
+        """the pane at the right of the graph where there is room for two"""
+        self.zoomed = False
+        self.scene = Scene()
+
+    @property
+    def workbench(self) -> WorkbenchApp:
+        return cast("WorkbenchApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield self.header
+        with Grid(id="panes"):
+            yield from self.panes
+        yield self.notice
+        yield self.footer
+
+    def on_mount(self) -> None:
+        self.notice.display = False
+        self.set_class(look(self).glyphs.border == "ascii", "ascii")
+        self.lay_out()
+        self.graph.focus_body()
+        self.paint(self.scene)
+
+    def on_resize(self, event: Resize) -> None:
+        self.lay_out()
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        pane = next((node for node in event.widget.ancestors_with_self if isinstance(node, Pane)), None)
+        if pane is not None and pane is not self.focused_pane:
+            self.focused_pane = pane
+            if pane is not self.graph:
+                self.beside = pane
+            self.lay_out()
+
+    @property
+    def mode(self) -> str:
+        """single, double or all."""
+        width, height = self.app.size
+        if self.zoomed or width < NARROW or height < LOW:
+            return "single"
+        return "double" if width < WIDE else "all"
+
+    def lay_out(self) -> None:
+        """Show the panes that there is room for."""
+        mode, (width, height) = self.mode, self.app.size
+        shown = {"single": [self.focused_pane], "double": [self.graph, self.beside], "all": self.panes}[mode]
+        grid = self.query_one("#panes")
+        for name in ("single", "double", "all"):
+            grid.set_class(name == mode, name)
+        self.set_class(width < NARROW or height < LOW, "small")
+        for pane in self.panes:
+            pane.display = pane in shown
+        self._chrome()
+
+    def paint(self, scene: Scene) -> None:
+        """Show what is new in the scene."""
+        self.scene = scene
+        if not self.is_mounted:
+            return
+        for pane in self.panes:
+            pane.paint(scene)
+        self.notice.show(scene.view.failure)
+        self._chrome()
+
+    def paint_clock(self) -> None:
+        """Show the time, which goes on without events."""
+        self.search.paint(self.scene)
+        self._chrome()
+
+    def _chrome(self) -> None:
+        width, the_look = self.app.size.width, look(self)
+        self.header.say(chrome.header(self.scene, width, the_look))
+        hidden = not all(pane.display for pane in self.panes)
+        framed = not self.has_class("small")
+        self.footer.say(
+            chrome.footer(self.panes, self.focused_pane, hidden=hidden, framed=framed, width=width, look=the_look)
+        )
+
+    def on_graph_pane_selected(self, event: GraphPane.Selected) -> None:
+        self.scene.selection = event.selection
+        with self.app.batch_update():
+            self.paint(self.scene)
+
+    def go(self, pane: Pane) -> None:
+        """Focus a pane, bringing it into view."""
+        self.focused_pane = pane
+        if pane is not self.graph:
+            self.beside = pane
+        self.lay_out()
+        pane.focus_body()
+
+    def action_pane(self, name: str) -> None:
+        self.go(self.panes[keymap.PANES.index(name)])
+
+    def action_next_pane(self) -> None:
+        self.go(self.panes[(self.panes.index(self.focused_pane) + 1) % len(self.panes)])
+
+    def action_previous_pane(self) -> None:
+        self.go(self.panes[self.panes.index(self.focused_pane) - 1])
+
+    def action_zoom(self) -> None:
+        self.zoomed = not self.zoomed
+        self.lay_out()
+
+    def action_filter(self) -> None:
+        if not self.focused_pane.open_filter():
+            self.workbench.toast("There is nothing to filter in this pane.")
+
+    def action_escape(self) -> None:
+        if self.notice.put_away() or self.focused_pane.clear_filter():
+            return
+        if self.zoomed:
+            self.action_zoom()
+
+    def action_copy(self) -> None:
+        self.workbench.copy(self.focused_pane.copied())
+
+    def action_previous_group(self) -> None:
+        self.graph.select_group(-1)
+
+    def action_next_group(self) -> None:
+        self.graph.select_group(+1)
+
+    async def action_rerun(self) -> None:
+        await self.workbench.ask(ev.Rerun(stage="search"), "Searching again.")
+
+    async def action_saturate(self) -> None:
+        await self.workbench.ask(ev.Rerun(stage="saturate"), "Saturating again.")
+
+    async def action_new_seed(self) -> None:
+        await self.workbench.ask(ev.Rerun(stage="search", new_seed=True), "Searching again with a new seed.")
+
+    async def action_pause(self) -> None:
+        said = "Going on." if self.scene.view.paused else "Pausing after this candidate."
+        await self.workbench.ask(ev.TogglePause(), said)
+
+    async def action_cancel(self) -> None:
+        await self.workbench.ask(ev.Cancel(), "Cancelling; what was reached stays.")
+
+    async def action_toggle_break(self) -> None:
+        node = self.scene.selection.node
+        if node is None:
+            self.workbench.toast("Select a node in the graph first.")
+            return
+        verb = "Removing the break" if node.id in self.scene.view.breaks else "Adding a break"
+        await self.workbench.ask(ev.ToggleBreak(node=node.id), f"{verb} behind node {node.id}; splitting again.")
+
+    def action_open(self) -> None:
+        self.workbench.show_open()
+
+    def action_log(self) -> None:
+        self.app.push_screen(LogScreen(self.scene))
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen())
+
+    def action_theme(self) -> None:
+        self.app.theme = "luminal-light" if self.app.current_theme.dark else "luminal-dark"
+
+    async def action_quit(self) -> None:
+        await self.workbench.leave()
