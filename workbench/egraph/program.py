@@ -42,9 +42,7 @@ def emit(graph: Graph, nodes: Sequence[int], inputs: Sequence[int], outputs: Seq
         writer.input(position, graph[node_id])
     for node_id in nodes:
         writer.node(graph[node_id])
-    terms = "(RNil)"
-    for node_id in reversed(outputs):
-        terms = f"(RCons {writer.variables[node_id]} {terms})"
+    terms = writer.buffers([(node_id, graph[node_id].shape) for node_id in outputs])
     writer.line(f"(let {ROOT} {terms})")
     return ChunkProgram(
         text="\n".join(writer.text) + "\n",
@@ -133,12 +131,17 @@ class _Writer:
                 return f"({kind} {shape} {extent} {self._element(node.operands[0])})"
             case ops.CustomOp(custom_id):
                 self.custom_ids.append(custom_id)
-                operands = "(RNil)"
-                for operand in reversed(node.operands):
-                    operands = f"(RCons {self.variables[operand.source]} {operands})"
+                operands = self.buffers([(o.source, o.layout.shape) for o in node.operands])
                 return f"(CustomOp {len(self.custom_ids) - 1} {shape} {operands} {dtype})"
             case ops.Input() | ops.Constant() | ops.Scatter():
                 raise AssertionError(f"{node.name} is not computed in a chunk")
+
+    def buffers(self, items: Sequence[tuple[int, Shape]]) -> str:
+        """An IRList term of nodes with the shapes they are read in."""
+        term = "(RNil)"
+        for node_id, shape in reversed(items):
+            term = f"(RCons {self.variables[node_id]} {self._list(tuple(ex.as_expr(d) for d in shape))} {term})"
+        return term
 
     def _element(self, operand: Operand) -> str:
         value = self.graph.scalar(operand.source)

@@ -6,7 +6,7 @@ never held whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -52,13 +52,30 @@ def evaluate(
     values: dict[int, np.ndarray],
     dims: Mapping[str, int],
     run_custom: RunCustomOp | None = None,
+    keep: Collection[int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Compute the nodes of `order` (topological) that `values` lacks; `values` maps node id to a flat array.
 
-    A product that only feeds a sum is not stored."""
+    A product that only feeds a sum is not stored. With `keep`, values of other nodes are dropped after their last
+    use. `progress` is told (nodes done, nodes in all)."""
     wanted = list(order)
     inside = set(wanted)
-    for node_id in wanted:
+    last_use = {o.source: node_id for node_id in wanted for o in graph[node_id].operands}
+    for node_id in wanted:  # what reads a product that is not stored reads the product's operands
+        for operand in graph[node_id].operands:
+            if operand.source in inside and _is_fused_product(graph, graph[operand.source], inside):
+                last_use.update((o.source, node_id) for o in graph[operand.source].operands)
+    dying: dict[int, list[int]] = {}
+    for source, user in last_use.items():
+        dying.setdefault(user, []).append(source)
+    for done, node_id in enumerate(wanted):
+        if progress is not None:
+            progress(done, len(wanted))
+        if keep is not None and done:
+            for source in dying.get(wanted[done - 1], ()):
+                if source not in keep:
+                    values.pop(source, None)
         if node_id in values:
             continue
         node = graph[node_id]

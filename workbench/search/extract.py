@@ -1,0 +1,341 @@
+"""Extraction: from a genome to LLIR. Index expressions of inlined producers are composed with the consumer's layout
+here, where the extents of all axes are known."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from workbench.egraph.program import ChunkProgram, parse_literal
+from workbench.egraph.snapshot import Snapshot
+from workbench.ir import expr as ex
+from workbench.ir import layout as lay
+from workbench.ir import llir, ops
+from workbench.ir.dtype import DType
+from workbench.ir.expr import ITER, ZERO, Expr
+from workbench.ir.llir import Body, Buffer, Kernel, Program
+from workbench.search.space import Genome, Space
+
+MAX_BODY = 400
+"""Nodes of a kernel body, counted with repetition; chains of inlining beyond it only recompute."""
+MAX_BATCH = 65536
+RECURSION_LIMIT = 200_000
+"""A graph without breaks is as deep as it has nodes, and extraction follows it down."""
+
+
+class Rejected(Exception):
+    """A genome that cannot become a program; `reason` is one of the protocol's, `detail` a sentence."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How local numbers become HLIR ids in one member of a group: boundary inputs and nodes by local number, outputs
+    by position, custom operators by local id."""
+
+    inputs: tuple[int, ...]
+    nodes: tuple[int, ...]
+    outputs: tuple[int, ...]
+    custom_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, program: ChunkProgram, outputs: Sequence[int]) -> Binding:
+        """The binding of the chunk that `program` was emitted for."""
+        return cls(program.inputs, tuple(program.variables), tuple(outputs), program.custom_ids)
+
+
+def extract(space: Space, genome: Genome, dims: Mapping[str, int]) -> Program:
+    """The kernels that `genome` selects, over buffers in local numbers (see `bind`). Named dimensions take the values
+    in `dims`. Raises Rejected."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+    return _Extraction(space, genome, dims).program()
+
+
+def bind(program: Program, binding: Binding) -> Program:
+    """`program` for one member: buffers and kernels name that member's HLIR nodes."""
+    buffers = [
+        replace(b, source=binding.inputs[b.source] if b.role == "boundary" else _node(binding, b.source))
+        for b in program.buffers
+    ]
+    kernels: list[Kernel] = []
+    for kernel in program.kernels:
+        sources = tuple(_node(binding, s) for s in kernel.sources)
+        if isinstance(kernel, llir.OpaqueCall):
+            kernels.append(replace(kernel, sources=sources, custom_id=binding.custom_ids[kernel.custom_id]))
+        else:
+            kernels.append(replace(kernel, sources=sources))
+    return Program(buffers, kernels, list(program.outputs))
+
+
+def _node(binding: Binding, local: int) -> int:
+    return binding.nodes[local] if local >= 0 else -1
+
+
+class _Extraction:
+    def __init__(self, space: Space, genome: Genome, dims: Mapping[str, int]) -> None:
+        self.space, self.genome, self.dims = space, genome, dims
+        self.snapshot: Snapshot = space.snapshot
+        self.buffers: list[Buffer] = []
+        self.kernels: list[Kernel] = []
+        self.buffer_of: dict[int, int] = {}
+        self.open: set[int] = set()
+        self.local_of = {c: int(v[2:]) for v, c in self.snapshot.variables.items() if v.startswith("$t")}
+        self.memo: dict[tuple[int, tuple[Expr, ...]], Body] = {}
+        self.extents: dict[str, int] = {}
+        self.inlined: list[int] = []
+
+    def program(self) -> Program:
+        outputs: list[int] = []
+        at = self.space.root
+        while True:
+            node = self.space.node(self.genome, at)
+            if self.snapshot.op(node) == "RNil":
+                break
+            head, _, at = self.snapshot.children(node)
+            outputs.append(self.buffer(head))
+        for buffer_id in outputs:
+            buffer = self.buffers[buffer_id]
+            if buffer.role == "boundary":
+                raise Rejected("no-viable-kernel", "an output is one of the inputs and nothing copies it")
+            self.buffers[buffer_id] = replace(buffer, role="output")
+        return Program(self.buffers, self.kernels, outputs)
+
+    def buffer(self, eclass: int) -> int:
+        """The buffer that holds an IR e-class, its kernel appended first."""
+        found = self.buffer_of.get(eclass)
+        if found is not None:
+            return found
+        if eclass in self.open:
+            raise Rejected("cycle", "the chosen e-nodes refer to each other in a circle")
+        self.open.add(eclass)
+        node = self.space.node(self.genome, eclass)
+        children = self.snapshot.children(node)
+        match self.snapshot.op(node):
+            case "Input":
+                shape = self.shape(children[3])
+                position = int(self.snapshot.literal(children[0]))
+                made = self._new(self.snapshot.dtype(children[2]), lay.numel(shape), "boundary", position)
+            case "Map":
+                made = self._map(eclass, children)
+            case "SumInner" | "SumOuter" | "MaxInner" | "MaxOuter" as op:
+                made = self._reduce(eclass, op, children)
+            case "Sgemm":
+                made = self._gemm(eclass, children)
+            case "Opaque":
+                made = self._opaque(eclass, children)
+            case other:
+                raise AssertionError(f"{other} is not a kernel")
+        self.open.discard(eclass)
+        self.buffer_of[eclass] = made
+        return made
+
+    def _new(self, dtype: DType, elements: lay.Dim, role: llir.Role, source: int) -> int:
+        assert isinstance(elements, int)
+        self.buffers.append(Buffer(len(self.buffers), dtype, elements, role, source))
+        return len(self.buffers) - 1
+
+    def _result(self, eclass: int, dtype: DType, shape: Sequence[int]) -> int:
+        return self._new(dtype, lay.numel(tuple(shape)), "intermediate", self.local_of.get(eclass, -1))
+
+    def _sources(self, eclass: int) -> tuple[int, ...]:
+        own = self.local_of.get(eclass, -1)
+        others = dict.fromkeys(self.local_of.get(c, -1) for c in self.inlined)
+        return (own, *(c for c in others if c not in (own, -1)))
+
+    def shape(self, eclass: int) -> tuple[int, ...]:
+        """An EList as extents."""
+        return tuple(self.value(e) for e in self.snapshot.shape(eclass))
+
+    def value(self, e: Expr) -> int:
+        return int(ex.evaluate(e, self.dims))
+
+    def bound(self, e: Expr) -> Expr:
+        """An expression with named dimensions replaced by their values."""
+        return ex.substitute(e, self.dims) if ex.variables(e) - {ITER} else e
+
+    def _axes(self, shape: Sequence[int]) -> tuple[Expr, ...]:
+        self.memo, self.inlined = {}, []
+        self.extents = {f"#{i}": d for i, d in enumerate(shape)}
+        return tuple(ZERO if d == 1 else llir.axis(i) for i, d in enumerate(shape))
+
+    def _map(self, eclass: int, children: Sequence[int]) -> int:
+        shape = self.shape(children[0])
+        body, inlined = self._kernel_body(children[1], shape)
+        out = self._result(eclass, self.snapshot.dtype(children[2]), shape)
+        self.inlined = inlined
+        self.kernels.append(llir.MapKernel(out, shape, body, self._sources(eclass)))
+        return out
+
+    def _reduce(self, eclass: int, op: str, children: Sequence[int]) -> int:
+        shape = self.shape(children[0])
+        extent = self.value(self.snapshot.expr(children[1]))
+        body, inlined = self._kernel_body(children[2], (*shape, extent))
+        out = self._result(eclass, self.snapshot.dtype(children[3]), shape)
+        self.inlined = inlined
+        combine = "sum" if op.startswith("Sum") else "max"
+        order = "inner" if op.endswith("Inner") else "outer"
+        self.kernels.append(
+            llir.ReduceKernel(out, shape, extent, combine, body, order, self._sources(eclass))  # type: ignore[arg-type]
+        )
+        return out
+
+    def _kernel_body(self, element: int, shape: tuple[int, ...]) -> tuple[Body, list[int]]:
+        """The body over iteration `shape`; the buffers it loads are made first, since their kernels use this state."""
+        self._prepare_loads(element, set())
+        body = self.body(element, self._axes(shape), shape)
+        if (size := _size(body, MAX_BODY)) > MAX_BODY:
+            raise Rejected("kernel-size", f"a kernel body of {size} operations or more: too much is inlined")
+        return body, self.inlined
+
+    def _prepare_loads(self, element: int, seen: set[int]) -> None:
+        if element in seen:
+            return
+        seen.add(element)
+        node = self.space.node(self.genome, element)
+        for child in self.snapshot.children(node):
+            if child < 0:
+                continue
+            match self.snapshot.class_sort[child]:
+                case "IR":
+                    self.buffer(child)
+                case "Elem":
+                    self._prepare_loads(child, seen)
+                case _:
+                    pass
+
+    def body(self, element: int, index: tuple[Expr, ...], space: Sequence[int]) -> Body:
+        """The element expression at `index` of an iteration space of shape `space`."""
+        key = (element, index)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._body(element, index, space)
+        return found
+
+    def _body(self, element: int, index: tuple[Expr, ...], space: Sequence[int]) -> Body:
+        snapshot = self.snapshot
+        node = self.space.node(self.genome, element)
+        op, children = snapshot.op(node), snapshot.children(node)
+        match op:
+            case "Immediate":
+                dtype = snapshot.dtype(children[1])
+                return llir.Immediate(parse_literal(str(snapshot.literal(children[0])), dtype), dtype)
+            case "Load":
+                buffer = self.buffers[self.buffer(children[0])]
+                return llir.Load(buffer.id, self._address(children[1], children[2], index), buffer.dtype)
+            case "Inline":
+                shape = self.shape(children[1])
+                flat = self._address(children[2], children[3], index)
+                inner = lay.unflatten(flat, shape, self.extents)
+                self.inlined.append(self._producer(element))
+                return self.body(children[0], tuple(inner), shape)
+            case "EIota":
+                position = ZERO
+                for at, step in zip(index, _row_major_steps(space), strict=True):
+                    position = ex.add(position, ex.mul(at, ex.const(step)))
+                value = ex.substitute(self.bound(snapshot.expr(children[0])), {ITER: position}, self.extents)
+                return llir.Position(value, snapshot.dtype(children[1]))
+            case "EGather":
+                picked = self.body(children[0], index, space)
+                buffer = self.buffers[self.buffer(children[1])]
+                axis = int(snapshot.literal(children[4]))
+                at = (*index[:axis], ex.var(llir.GATHERED), *index[axis + 1 :])
+                extent = self.value(snapshot.expr(children[5]))
+                address = self._address(children[2], children[3], at)
+                return llir.GatherLoad(buffer.id, address, picked, extent, buffer.dtype)
+            case "ECast":
+                dtype = snapshot.dtype(children[1])
+                return llir.Apply("Cast", (self.body(children[0], index, space),), dtype)
+            case _:
+                operands = tuple(self.body(c, index, space) for c in children)
+                result = ops.ELEMENTWISE[op[1:]].result
+                return llir.Apply(op[1:], operands, result or operands[-1].dtype)
+
+    def _producer(self, element: int) -> int:
+        """The IR e-class whose load an Inline stands in for."""
+        for node in self.snapshot.nodes_of[element]:
+            if self.snapshot.op(node) == "Load":
+                return self.snapshot.children(node)[0]
+        return -1
+
+    def _address(self, strides: int, offset: int, index: Sequence[Expr]) -> Expr:
+        total = self.bound(self.snapshot.expr(offset))
+        for stride, at in zip(self.snapshot.shape(strides), index, strict=True):
+            total = ex.add(total, ex.substitute(self.bound(stride), {ITER: at}, self.extents))
+        return total
+
+    def _gemm(self, eclass: int, children: Sequence[int]) -> int:
+        layout = str(self.snapshot.literal(children[0]))
+        batch = self.shape(children[1])
+        m, n, k = (self.value(self.snapshot.expr(c)) for c in children[2:5])
+        if lay.numel(batch) > MAX_BATCH:  # type: ignore[operator]
+            raise Rejected("library-refuses", f"a batch of over {MAX_BATCH} matmuls")
+        a = self._matrix(children[5:9], batch, layout[:2] == "Rm", m, k)
+        b = self._matrix(children[9:13], batch, layout[2:] == "Rm", k, n)
+        dtype = self.buffers[a.buffer].dtype
+        out = self._result(eclass, dtype, (*batch, m, n))
+        self.inlined = []
+        self.kernels.append(llir.GemmCall(out, m, n, k, a, b, dtype, "sgemm", layout, self._sources(eclass)))
+        return out
+
+    def _matrix(
+        self, children: Sequence[int], batch: Sequence[int], row_major: bool, rows: int, columns: int
+    ) -> llir.GemmOperand:
+        buffer = self.buffer(children[0])
+        strides = self.snapshot.shape(children[1])
+        leading = self.value(self.snapshot.expr(children[2]))
+        if leading < (columns if row_major else rows):
+            raise Rejected("library-refuses", f"a leading dimension of {leading} is shorter than a row")
+        start = self.value(self.snapshot.expr(children[3]))
+        offsets = tuple(
+            start + sum(int(ex.evaluate(s, {**self.dims, ITER: i})) for s, i in zip(strides, at, strict=True))
+            for at in itertools.product(*(range(d) for d in batch))
+        )
+        return llir.GemmOperand(buffer, leading if row_major else 1, 1 if row_major else leading, offsets)
+
+    def _opaque(self, eclass: int, children: Sequence[int]) -> int:
+        custom_id = int(self.snapshot.literal(children[0]))
+        shape = self.shape(children[1])
+        operands: list[int] = []
+        shapes: list[tuple[int, ...]] = []
+        at = children[2]
+        while True:
+            node = self.space.node(self.genome, at)
+            if self.snapshot.op(node) == "RNil":
+                break
+            head, read_as, at = self.snapshot.children(node)
+            operands.append(self.buffer(head))
+            shapes.append(self.shape(read_as))
+        out = self._result(eclass, self.snapshot.dtype(children[3]), shape)
+        self.inlined = []
+        self.kernels.append(llir.OpaqueCall(out, shape, tuple(operands), tuple(shapes), custom_id, self._sources(eclass)))
+        return out
+
+
+def _row_major_steps(shape: Sequence[int]) -> list[int]:
+    steps: list[int] = []
+    step = 1
+    for d in reversed(shape):
+        steps.append(step)
+        step *= d
+    return steps[::-1]
+
+
+def _size(body: Body, cap: int) -> int:
+    """Nodes of a body counted with repetition, stopping once over `cap`."""
+    total, stack = 0, [body]
+    while stack and total <= cap:
+        item = stack.pop()
+        total += 1
+        match item:
+            case llir.Apply(_, operands):
+                stack.extend(operands)
+            case llir.GatherLoad(_, _, index):
+                stack.append(index)
+            case _:
+                pass
+    return total

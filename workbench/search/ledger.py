@@ -1,0 +1,76 @@
+"""The ledger: one append-only line per candidate, so that a killed search goes on without trying anything twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from workbench.errors import SessionError
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What happened to one candidate. `search` names the space, strategy, seed and run that proposed it, `genome` its
+    digest; `reason` is empty when it was profiled."""
+
+    search: str
+    index: int
+    genome: str
+    parent: str
+    generation: int
+    step: str
+    reason: str = ""
+    detail: str = ""
+    ms: float | None = None
+    p20_ms: float | None = None
+    p80_ms: float | None = None
+    memory_bytes: int = 0
+    kernels: int = 0
+    seconds: dict[str, float] = {}
+
+
+class Ledger:
+    """candidates.jsonl. Lines of a torn last write are dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries: dict[tuple[str, str], Entry] = {}
+        decoder = msgspec.json.Decoder(Entry)
+        whole = 0
+        if path.exists():
+            for line in path.read_bytes().splitlines(keepends=True):
+                try:
+                    entry = decoder.decode(line)
+                except msgspec.DecodeError:
+                    break
+                if not line.endswith(b"\n"):
+                    break
+                whole += len(line)
+                self._entries[entry.search, entry.genome] = entry
+        try:
+            self._file: IO[bytes] = path.open("ab")
+            self._file.truncate(whole)
+        except OSError as error:
+            raise SessionError(f"{path.name}: cannot be written: {error.strerror}") from None
+        self._encoder = msgspec.json.Encoder()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, search: str, genome: str) -> Entry | None:
+        """What is recorded of a candidate of `search`."""
+        return self._entries.get((search, genome))
+
+    def add(self, entry: Entry) -> None:
+        """Record a candidate. Raises SessionError when the disk is full."""
+        try:
+            self._file.write(self._encoder.encode(entry) + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise SessionError(f"{self.path.name}: cannot be written: {error.strerror}") from None
+        self._entries[entry.search, entry.genome] = entry
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,211 @@
+"""Sessions on disk: where they are, what is in one, and who holds it.
+
+A session directory has `session.json` (the spec), `events.jsonl` and `candidates.jsonl` (append-only), `chunks/` (the
+program and node rows of each chunk), `snapshots/` (saturated e-graphs), `report.json`, `log.txt`, and `lock`, held by
+the process that runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from workbench.errors import SessionError
+from workbench.session import events as ev
+from workbench.session.spec import SessionSpec
+
+EVENTS, CANDIDATES, SPEC, REPORT, LOCK, LOG = (
+    "events.jsonl",
+    "candidates.jsonl",
+    "session.json",
+    "report.json",
+    "lock",
+    "log.txt",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """One line of the list of sessions. `status` is running, finished, failed or stopped."""
+
+    directory: Path
+    model: str
+    target: str
+    status: str
+    started: float
+
+
+def state_directory() -> Path:
+    """Where sessions live unless told otherwise: $XDG_STATE_HOME/luminal-tui."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base) / "luminal-tui"
+
+
+def sessions_directory() -> Path:
+    """The directory of all default sessions."""
+    return state_directory() / "sessions"
+
+
+def new_session_directory(model: str) -> Path:
+    """A fresh directory named for the time and the model."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(model).stem)[:40] or "model"
+    base = sessions_directory()
+    _make_private(base)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path(tempfile.mkdtemp(prefix=f"{stamp}-{stem}-", dir=base))
+
+
+def _make_private(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SessionError(f"{path}: cannot be made: {error.strerror}") from None
+
+
+class SessionStore:
+    """One session directory. `acquire` takes its lock for writing; reading needs none."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock: int | None = None
+
+    def __truediv__(self, name: str) -> Path:
+        return self.directory / name
+
+    def acquire(self) -> None:
+        """Create the directory where needed and take its lock. Raises SessionError while another process holds it."""
+        _make_private(self.directory)
+        try:
+            handle = os.open(self / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise SessionError(f"{self.directory}: cannot be used as a session: {error.strerror}") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.read(handle, 20).decode("ascii", "replace").strip()
+            os.close(handle)
+            raise SessionError(
+                f"{self.directory}: this session is live (process {owner or 'unknown'})",
+                f"luminal-tui attach {self.directory}",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        self._lock = handle
+        for name in ("chunks", "snapshots"):
+            _make_private(self / name)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether some process holds the lock."""
+        try:
+            handle = os.open(self / LOCK, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file whole or not at all. Raises SessionError when the disk is full or not writable."""
+        write_file(self / name, data)
+
+    def read_spec(self) -> SessionSpec:
+        """The spec that the session was started with. Raises SessionError where there is none."""
+        try:
+            return msgspec.json.decode((self / SPEC).read_bytes(), type=SessionSpec)
+        except OSError:
+            raise SessionError(f"{self.directory}: not a session directory (no {SPEC} in it)") from None
+        except msgspec.DecodeError as error:
+            raise SessionError(f"{self.directory}: {SPEC} is damaged: {error}") from None
+
+    def write_spec(self, spec: SessionSpec) -> None:
+        """Record the spec."""
+        self.write(SPEC, msgspec.json.encode(spec))
+
+    def read_events(self) -> list[bytes]:
+        """Lines of the event log; a torn last line is left out."""
+        try:
+            data = (self / EVENTS).read_bytes()
+        except OSError:
+            return []
+        return data[: data.rfind(b"\n") + 1].splitlines()
+
+    def program(self, chunk: int) -> str:
+        """The egglog program of a chunk, or '' where it is not there yet."""
+        try:
+            return (self / f"chunks/chunk_{chunk}.egg").read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
+    def node_rows(self, chunk: int) -> list[ev.NodeRow]:
+        """The nodes of a chunk, or [] where they are not there yet."""
+        try:
+            data = (self / f"chunks/chunk_{chunk}.json").read_bytes()
+        except OSError:
+            return []
+        return msgspec.json.decode(data, type=list[ev.NodeRow])
+
+    def socket_path(self) -> Path:
+        """Where the engine listens; in the runtime directory, since socket paths must be short."""
+        name = hashlib.blake2b(str(self.directory.resolve()).encode(), digest_size=8).hexdigest()
+        base = os.environ.get("XDG_RUNTIME_DIR")
+        root = Path(base) / "luminal-tui" if base else Path(tempfile.gettempdir()) / f"luminal-tui-{os.getuid()}"
+        _make_private(root)
+        if root.stat().st_uid != os.getuid():
+            raise SessionError(f"{root}: belongs to another user", "set XDG_RUNTIME_DIR to a directory of your own")
+        return root / f"{name}.sock"
+
+    def summary(self) -> SessionSummary:
+        """The session in one line."""
+        spec = self.read_spec()
+        status = "running" if self.is_live else "stopped"
+        if status == "stopped":
+            last = self.read_events()[-1:]
+            if last and b'"session_finished"' in last[0]:
+                status = "finished"
+            elif last and b'"failed"' in last[0]:
+                status = "failed"
+        return SessionSummary(self.directory, spec.model, spec.target, status, (self / SPEC).stat().st_mtime)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write `path` whole or not at all, through a temporary file beside it. Raises SessionError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise SessionError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def recent_sessions(limit: int = 50) -> list[SessionSummary]:
+    """Default sessions, newest first."""
+    found: list[SessionSummary] = []
+    base = sessions_directory()
+    if base.is_dir():
+        for directory in base.iterdir():
+            with contextlib.suppress(SessionError, OSError):
+                found.append(SessionStore(directory).summary())
+    return sorted(found, key=lambda s: -s.started)[:limit]
