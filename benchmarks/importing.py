@@ -1,4 +1,4 @@
-"""How long it takes to know a large model: import, split and group against onnx's own shape inference."""
+"""How long it takes to know a large model: import, split, emit and group against onnx's own shape inference."""
 
 from __future__ import annotations
 
@@ -9,35 +9,42 @@ from benchmarks.measure import LARGE_MODELS, Bound, Row, benchmark, existing, in
 
 REPEATS = 5
 
-BOTH = """
-import json, sys, time
-import onnx, onnx.shape_inference
-from workbench.chunking import split_and_group
+OURS = """
+import json, sys
+from pathlib import Path
+from workbench.chunking import find_breaks, group, split
+from workbench.egraph.program import emit
 from workbench.frontend import import_model
 
 def ours(path):
-    return split_and_group(import_model(path))
+    graph = import_model(path).graph
+    chunks = split(graph, find_breaks(graph, "auto"))
+    programs = [emit(graph, chunk.nodes, chunk.inputs, chunk.outputs) for chunk in chunks]
+    return chunks, programs, group([program.digest for program in programs])
+
+path = Path(sys.argv[1])
+"""
+
+BOTH = f"""{OURS}
+import time
+import onnx, onnx.shape_inference
 
 def peer(path):
     return onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False), strict_mode=True)
 
-from pathlib import Path
-seconds = {}
+seconds = {{}}
 for measure in (ours, peer) if sys.argv[2] == "ours" else (peer, ours):
     started = time.perf_counter()
-    kept = measure(Path(sys.argv[1]))
+    kept = measure(path)
     seconds[measure.__name__] = time.perf_counter() - started
     del kept
 print(json.dumps(seconds))
 """
 
-PEAK = """
-import json, resource, sys
-from pathlib import Path
-from workbench.chunking import split_and_group
-from workbench.frontend import import_model
+PEAK = f"""{OURS}
+import resource
 
-kept = split_and_group(import_model(Path(sys.argv[1])))
+kept = ours(path)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps(peak * (1 if sys.platform == "darwin" else 1024) / 1e6))
 """
