@@ -1,0 +1,45 @@
+"""The CPU target: vector kernels written as LLVM IR and compiled in the process, and BLAS through NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workbench.ir.llir import Program
+from workbench.runtime import arena
+from workbench.runtime.protocol import Plan
+
+if TYPE_CHECKING:
+    from workbench.runtime.cpu.loaded import CpuLoaded
+
+
+class CpuRuntime:
+    """See `protocol.Runtime`. `threads` limits BLAS (None: as many as it likes); generated kernels use one."""
+
+    name = "cpu"
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads
+
+    def estimate_memory(self, program: Program) -> int:
+        """Bytes of arena that `program` needs."""
+        return arena.plan_arena(program)[1]
+
+    def memory_limit(self) -> int:
+        """A safe share of the memory that is free now, in bytes."""
+        return arena.memory_limit()
+
+    def plan(self, program: Program, custom_ops: Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]) -> Plan:
+        """As `protocol.Runtime.plan`. Raises WorkbenchError for what this target cannot run."""
+        from workbench.runtime.cpu.jit import vector_lanes
+        from workbench.runtime.cpu.plan import plan_program
+
+        return plan_program(program, custom_ops, vector_lanes())
+
+    def load(self, plan: Plan, bindings: Mapping[int, np.ndarray]) -> CpuLoaded:
+        """As `protocol.Runtime.load`. Raises InputError for arrays that do not fit."""
+        from workbench.runtime.cpu.loaded import CpuLoaded
+
+        return CpuLoaded(plan, bindings, self.threads)

@@ -1,0 +1,82 @@
+"""Index expressions as LLVM integers: scalars in i64, lanes in i32 where they are known to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.ir import expr as ex
+from workbench.ir.expr import Expr
+from workbench.runtime.cpu.builder import Builder, Value
+
+NARROW = 1 << 31
+
+
+def largest(expression: Expr, extents: Mapping[str, int]) -> int:
+    """A bound on the absolute value of `expression` and of everything computed on the way."""
+    total = 0
+    inside = 0
+    for product, coefficient in expression.terms:
+        size = abs(coefficient)
+        for atom in product:
+            if isinstance(atom, ex.Var):
+                size *= max(1, extents[atom.name] - 1)
+            else:
+                top, divisor = largest(atom.num, extents), largest(atom.den, extents)
+                inside = max(inside, top, divisor)
+                size *= max(1, top // divisor if isinstance(atom, ex.Quotient) and atom.den.constant else top)
+        total += size
+    return max(total, inside)
+
+
+def evaluate(
+    b: Builder,
+    expression: Expr,
+    variables: Mapping[str, Value],
+    cache: dict[tuple[str, str, int], Value],
+    element: str = "i64",
+    width: int = 1,
+) -> Value:
+    """`expression` over `variables`, which all have the type asked for. Divisions are unsigned: numerators are never
+    negative. `cache` keeps products and quotients by their text."""
+    total: Value | None = None
+    constant = 0
+    for product, coefficient in expression.terms:
+        if not product:
+            constant = coefficient
+            continue
+        key = ("*".join([a.key for a in product] + [str(coefficient)]), element, width)
+        value = cache.get(key)
+        if value is None:
+            value = _product(b, product, coefficient, variables, cache, element, width)
+            cache[key] = value
+        total = value if total is None else b.binary("add", total, value)
+    if total is None:
+        return b.constant(element, constant, width)
+    return b.binary("add", total, b.like(total, constant)) if constant else total
+
+
+def _product(
+    b: Builder,
+    product: ex.Product,
+    coefficient: int,
+    variables: Mapping[str, Value],
+    cache: dict[tuple[str, str, int], Value],
+    element: str,
+    width: int,
+) -> Value:
+    total: Value | None = None
+    for atom in product:
+        if isinstance(atom, ex.Var):
+            value = variables[atom.name]
+        else:
+            key = (f"({atom.key})", element, width)
+            known = cache.get(key)
+            if known is None:
+                numerator = evaluate(b, atom.num, variables, cache, element, width)
+                denominator = evaluate(b, atom.den, variables, cache, element, width)
+                known = b.binary("udiv" if isinstance(atom, ex.Quotient) else "urem", numerator, denominator)
+                cache[key] = known
+            value = known
+        total = value if total is None else b.binary("mul", total, value)
+    assert total is not None
+    return total if coefficient == 1 else b.binary("mul", total, b.like(total, coefficient))

@@ -1,0 +1,195 @@
+"""A compiled plan in this process: one arena, and one prepared call per launch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import InputError, WorkbenchError
+from workbench.ir.dtype import BY_NAME
+from workbench.runtime.arena import ALIGNMENT
+from workbench.runtime.cpu.gemm import extent_of, matmul_call
+from workbench.runtime.cpu.jit import compile_source
+from workbench.runtime.cpu.plan import launch_buffers
+from workbench.runtime.opaque import custom_operator
+from workbench.runtime.protocol import GemmLaunch, Launch, NativeLaunch, OpaqueLaunch, Plan
+
+Call = Callable[[], object]
+
+
+@cache
+def _blas() -> Any:
+    import threadpoolctl
+
+    return threadpoolctl.ThreadpoolController()
+
+
+class CpuLoaded:
+    """See `protocol.Loaded`. Not safe for use from two threads at once: runs share the arena."""
+
+    def __init__(self, plan: Plan, bindings: Mapping[int, np.ndarray], threads: int | None = None) -> None:
+        """Compile the sources of `plan` and prepare its launches; `bindings` as in `Runtime.load`.
+
+        Raises InputError for arrays that do not fit, WorkbenchError for a plan that is not sound."""
+        self.plan = plan
+        self.threads = threads
+        self.compile_seconds = 0.0
+        self._functions: dict[str, Callable[..., None]] = {}
+        for launch in plan.launches:
+            if isinstance(launch, NativeLaunch) and launch.source not in self._functions:
+                text = plan.sources[launch.source]
+                function, seconds = compile_source(launch.source, text, len(launch.buffers))
+                self._functions[launch.source] = function
+                self.compile_seconds += seconds
+        self._arena = _aligned_bytes(plan.arena_bytes)
+        self._arrays: list[np.ndarray | None] = [self._in_arena(i) for i in range(len(plan.buffers))]
+        for buffer, array in bindings.items():
+            self._arrays[buffer] = self._checked(buffer, array)
+        touched = {b for launch in plan.launches for b in launch_buffers(launch)} | set(plan.outputs)
+        self.unbound = tuple(sorted(b for b in touched if self._arrays[b] is None))
+        """Buffers that every run must be given."""
+        changing = set(self.unbound)
+        self._changing = [i for i, x in enumerate(plan.launches) if changing & set(launch_buffers(x))]
+        varying = set(self._changing)
+        self._calls: list[Call] = [
+            _nothing if i in varying else self._prepared(launch) for i, launch in enumerate(plan.launches)
+        ]
+        self._bound_to: tuple[int, ...] | None = None if self.unbound else ()
+
+    def run(self, bindings: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+        """Flat outputs in the plan's order, copied out of the arena. `bindings` are flat arrays for `unbound`.
+
+        Raises InputError for a missing array or one of another size or dtype."""
+        self.bind(bindings)
+        with self.limited():
+            self.execute()
+        return self.outputs()
+
+    def bind(self, bindings: Mapping[int, np.ndarray]) -> None:
+        """Set the arrays that the next runs read. Errors as in `run`."""
+        for buffer in self.unbound:
+            if buffer not in bindings:
+                raise InputError(f"buffer {buffer} is not bound", "pass an array for it")
+        arrays = {buffer: self._checked(buffer, bindings[buffer]) for buffer in self.unbound}
+        places = tuple(a.ctypes.data for a in arrays.values())
+        for buffer, array in arrays.items():
+            self._arrays[buffer] = array
+        if places != self._bound_to:
+            for i in self._changing:
+                self._calls[i] = self._prepared(self.plan.launches[i])
+            self._bound_to = places
+
+    def execute(self) -> None:
+        """Run all launches on what is bound."""
+        for call in self._calls:
+            call()
+
+    def outputs(self) -> list[np.ndarray]:
+        """Copies of the outputs as the last run left them."""
+        return [self._array(b).copy() for b in self.plan.outputs]
+
+    def limited(self) -> AbstractContextManager[object]:
+        """A context in which BLAS uses at most `threads` threads."""
+        if self.threads is None or not any(isinstance(x, GemmLaunch) for x in self.plan.launches):
+            return nullcontext()
+        limit: AbstractContextManager[object] = _blas().limit(limits=self.threads, user_api="blas")
+        return limit
+
+    def profile_kernels(self, bindings: Mapping[int, np.ndarray], runs: int) -> list[tuple[str, int, float, int, int]]:
+        """(name, calls, milliseconds, flops, bytes) per distinct kernel, all per run; times are medians over `runs`."""
+        self.bind(bindings)
+        times: list[list[int]] = [[] for _ in self._calls]
+        clock = time.perf_counter_ns
+        with self.limited():
+            self.execute()
+            for _ in range(max(1, runs)):
+                for samples, call in zip(times, self._calls, strict=True):
+                    began = clock()
+                    call()
+                    samples.append(clock() - began)
+        rows: dict[tuple[str, str], tuple[int, float, int, int]] = {}
+        for launch, samples in zip(self.plan.launches, times, strict=True):
+            key = (launch.name, launch.source if isinstance(launch, NativeLaunch) else "")
+            calls, spent, flops, nbytes = rows.get(key, (0, 0.0, 0, 0))
+            took = statistics.median(samples) / 1e6
+            rows[key] = (calls + 1, spent + took, flops + launch.flops, nbytes + launch.nbytes)
+        return [(name, *row) for (name, _), row in rows.items()]
+
+    def _in_arena(self, buffer: int) -> np.ndarray | None:
+        b = self.plan.buffers[buffer]
+        dtype = BY_NAME[b.dtype].numpy
+        if b.arena_offset is None:
+            return None
+        end = b.arena_offset + b.elements * dtype.itemsize
+        if b.elements and (end > self.plan.arena_bytes or b.arena_offset < 0 or b.arena_offset % dtype.itemsize):
+            raise WorkbenchError(f"buffer {buffer} does not lie in the arena")
+        return self._arena[b.arena_offset : end].view(dtype) if b.elements else np.empty(0, dtype)
+
+    def _checked(self, buffer: int, array: np.ndarray) -> np.ndarray:
+        if not 0 <= buffer < len(self.plan.buffers):
+            raise InputError(f"buffer {buffer} is not in the plan")
+        b = self.plan.buffers[buffer]
+        dtype = BY_NAME[b.dtype].numpy
+        if array.dtype != dtype or array.size != b.elements:
+            raise InputError(
+                f"buffer {buffer} takes {b.elements} elements of {b.dtype}, not {array.size} of {array.dtype}"
+            )
+        return np.require(array.reshape(-1), requirements=["C", "A"])
+
+    def _array(self, buffer: int) -> np.ndarray:
+        array = self._arrays[buffer]
+        if array is None:
+            raise InputError(f"buffer {buffer} is not bound", "pass an array for it")
+        return array
+
+    def _prepared(self, launch: Launch) -> Call:
+        match launch:
+            case NativeLaunch():
+                places = [self._array(b).ctypes.data for b in launch.buffers]
+                return partial(self._functions[launch.source], *places)
+            case GemmLaunch():
+                return self._prepared_gemm(launch)
+            case OpaqueLaunch():
+                return self._prepared_custom(launch)
+
+    def _prepared_gemm(self, launch: GemmLaunch) -> Call:
+        out, a, b = (self._array(x) for x in (launch.out, launch.a.buffer, launch.b.buffer))
+        batch = len(launch.a.batch_offsets)
+        fits = (
+            len(launch.b.batch_offsets) == batch
+            and out.size >= batch * launch.m * launch.n
+            and a.size >= extent_of(launch.a, launch.m, launch.k)
+            and b.size >= extent_of(launch.b, launch.k, launch.n)
+        )
+        if not fits or {x.dtype for x in (out, a, b)} != {BY_NAME[launch.dtype].numpy}:
+            raise WorkbenchError(f"{launch.name} does not fit its buffers")
+        return matmul_call(launch, out, a, b)
+
+    def _prepared_custom(self, launch: OpaqueLaunch) -> Call:
+        run = custom_operator(launch.node_proto, launch.opsets)
+        operands = [self._array(b).reshape(s) for b, s in zip(launch.operands, launch.operand_shapes, strict=True)]
+        out = self._array(launch.out).reshape(launch.shape)
+
+        def call() -> None:
+            result = run(operands)
+            if result.shape != launch.shape:
+                raise WorkbenchError(f"{launch.name} gave shape {result.shape}, not {launch.shape}")
+            out[...] = result
+
+        return call
+
+
+def _nothing() -> None:
+    """Stands for a launch whose buffers are not bound yet."""
+
+
+def _aligned_bytes(size: int) -> np.ndarray:
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]

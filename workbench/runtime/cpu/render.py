@@ -1,0 +1,341 @@
+"""A loop nest as the text of one LLVM function over its buffers.
+
+Every value is computed at the depth where its last iterator is known, so nothing invariant stays in an inner loop.
+The last, incomplete vector of a row overlaps the one before it: a map computes those elements twice, a reduction masks
+them. No scalar loop is needed unless the whole axis is shorter than two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from workbench.ir import dtype as dt
+from workbench.ir import expr as ex
+from workbench.ir.dtype import DType
+from workbench.ir.expr import Expr
+from workbench.ir.llir import GATHERED
+from workbench.runtime.cpu import functions, index
+from workbench.runtime.cpu.builder import MEMORY, REGISTER, Builder, Value
+from workbench.runtime.cpu.schedule import Form, Nest, Term, gathered, schedule, stride, variable_level
+
+FUNCTION = "k"
+"""The name of the function in every source, so that equal kernels have equal text."""
+
+
+def render_terms(form: Form, terms: list[Term], lanes: int) -> str:
+    """The LLVM IR of a kernel with elements to write: `terms` over `form`, buffers numbered as the function's
+    arguments, the output 0. `lanes` is the vector width for 4-byte values; `terms` are used up.
+
+    Raises WorkbenchError for a function the target lacks."""
+    return _Writer(schedule(form, terms, lanes, max(2, lanes // 2))).module()
+
+
+def source_key(text: str) -> str:
+    """The key of a source: a hash of its text."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def identity(combine: str, dtype: DType) -> float | int | bool:
+    """What a reduction starts from: 0, or the least value of `dtype`."""
+    if combine == "sum":
+        return 0
+    if dtype.is_float:
+        return float("-inf")
+    return False if dtype is dt.BOOL else -(1 << (8 * dtype.itemsize - 1))
+
+
+class _Writer:
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.b = Builder()
+        self.root = len(nest.terms) - 1
+        count = 1 + max([0, *(term.buffer for term in nest.terms)])
+        self.parameters = [f"%p{k}" for k in range(count)]
+        self.scalars: dict[str, Value] = {}
+        self.values: dict[tuple[int, int], Value] = {}
+        self.pointers: dict[int, str] = {}
+        self.bases: list[Value] = []
+        self.cache: dict[tuple[str, str, int], Value] = {}
+        self.parts = {t: self._by_level(term.address) for t, term in enumerate(nest.terms) if term.buffer >= 0}
+        self.store_parts = self._by_level(nest.store)
+        self.splat = {a for term in nest.terms if term.vector for a in term.args} | {self.root}
+
+    def module(self) -> str:
+        """The whole source."""
+        nest = self.nest
+        self.pointers = {t: self.parameters[nest.terms[t].buffer] for t in self.parts}
+        self.pointers[-1] = self.parameters[0]
+        self._enter(-1)
+        self._level(0, [])
+        return self.b.function(FUNCTION, self.parameters)
+
+    def _by_level(self, address: Expr) -> tuple[dict[int, Expr], Expr]:
+        """The scalar parts of an address by the loop they become known in, and its part along the lanes."""
+        scalar: dict[int, Expr] = {}
+        lanes = ex.ZERO
+        for product, coefficient in address.terms:
+            term = ex.mul(ex.const(coefficient), ex.ONE)
+            names: frozenset[str] = frozenset()
+            for atom in product:
+                piece = ex.var(atom.name) if isinstance(atom, ex.Var) else _atom(atom)
+                term, names = ex.mul(term, piece), names | ex.variables(piece)
+            level, vector = variable_level(self.nest, names)
+            if vector:
+                lanes = lanes + term
+            else:
+                scalar[level] = scalar.get(level, ex.ZERO) + term
+        return scalar, lanes
+
+    def _level(self, level: int, carried: list[Value]) -> list[Value]:
+        """Loops from `level` inwards; returns the accumulators."""
+        nest = self.nest
+        if nest.combine is not None and level == nest.kept:
+            carried = self._accumulators()
+            carried = self._loops(level, carried)
+            self._store([self._total(carried)] if self._lanes_reduced else carried)
+            return []
+        return self._loops(level, carried)
+
+    def _loops(self, level: int, carried: list[Value]) -> list[Value]:
+        nest = self.nest
+        if level == len(nest.loops):
+            return self._leaf(carried)
+        if level == nest.vector:
+            return self._vector_loop(level, carried)
+        loop = nest.loops[level]
+
+        def body(i: Value, inner: list[Value]) -> list[Value]:
+            return self._inside(level, i, [], lambda: self._next(level, inner))
+
+        return self.b.loop(0, loop.extent, 1, carried, body)
+
+    def _next(self, level: int, carried: list[Value]) -> list[Value]:
+        if self.nest.combine is not None and level + 1 == self.nest.kept:
+            self._level(level + 1, [])
+            return carried
+        return self._loops(level + 1, carried)
+
+    def _inside(self, level: int, i: Value | None, bases: list[Value], body: Callable[[], list[Value]]) -> list[Value]:
+        """Run `body` with the loop's iterator bound; what is computed inside is forgotten afterwards."""
+        saved = self.scalars, self.pointers, self.cache, self.bases
+        self.scalars, self.pointers, self.cache = dict(self.scalars), dict(self.pointers), dict(self.cache)
+        if i is not None:
+            self.scalars[self.nest.loops[level].name] = i
+        if bases:
+            self.bases = bases
+        self._enter(level)
+        result = body()
+        self.scalars, self.pointers, self.cache, self.bases = saved
+        return result
+
+    def _vector_loop(self, level: int, carried: list[Value]) -> list[Value]:
+        nest, b = self.nest, self.b
+        extent, width, unroll = nest.loops[level].extent, nest.width, nest.unroll
+        block = width * unroll
+        reduced = nest.loops[level].reduced
+        main = extent // block * block if unroll > 1 or reduced or extent % width == 0 else 0
+
+        def blocks(i: Value, inner: list[Value]) -> list[Value]:
+            bases = [self._offset(i, u * width) for u in range(unroll)]
+            return self._inside(level, None, bases, lambda: self._next(level, inner))
+
+        def one(i: Value, inner: list[Value]) -> list[Value]:
+            base = i if reduced or extent % width == 0 else self._clamped(i, extent - width)
+            return self._inside(level, None, [base], lambda: self._next(level, inner[:1])) + inner[1:]
+
+        if main:
+            carried = b.loop(0, main, block, carried, blocks)
+        stop = extent // width * width if reduced else extent
+        if main < stop:
+            carried = b.loop(main, stop, width, carried, one)
+        if stop < extent:
+            self.mask = b.lanes("i1", [lane >= width - (extent - stop) for lane in range(width)])
+            carried = one(b.constant("i64", extent - width), carried)
+            self.mask = None
+        return carried
+
+    mask: Value | None = None
+
+    def _offset(self, i: Value, by: int) -> Value:
+        if by == 0:
+            return i
+        if not i.text.startswith("%"):
+            return self.b.constant("i64", int(i.text) + by)
+        return self.b.binary("add nuw nsw", i, self.b.like(i, by))
+
+    def _clamped(self, i: Value, limit: int) -> Value:
+        if not i.text.startswith("%"):
+            return self.b.constant("i64", min(int(i.text), limit))
+        return self.b.intrinsic("umin", i, self.b.like(i, limit))
+
+    def _enter(self, level: int) -> None:
+        """Compute what is known once the loop at `level` has its iterator."""
+        for t, (scalar, _) in self.parts.items():
+            if level in scalar and self.nest.terms[t].op != "gather":
+                self._advance(t, scalar[level], self.nest.terms[t].dtype)
+        if level in self.store_parts[0]:
+            self._advance(-1, self.store_parts[0][level], self.nest.dtype)
+        for t, term in enumerate(self.nest.terms):
+            if term.op == "gather" and level in self.parts[t][0]:
+                self._advance(t, self.parts[t][0][level], term.dtype)
+            if term.level != level:
+                continue
+            if term.vector:
+                for u in range(len(self.bases)):
+                    self.values[t, u] = self._value(t, term, u)
+            else:
+                self._keep_scalar(t, self._value(t, term, None))
+
+    def _keep_scalar(self, t: int, value: Value) -> None:
+        self.values[t, -1] = value
+        if any(term.op == "gather" and term.args[0] == t for term in self.nest.terms):
+            wide = functions.cast(self.b, value, dt.I64)
+            extent = next(x.extent for x in self.nest.terms if x.op == "gather" and x.args[0] == t)
+            self.scalars[gathered(t)] = self._clamp(wide, extent)
+        if self.nest.width > 1 and t in self.splat:
+            splat = self.b.splat(value, self.nest.width)
+            for u in range(self.nest.unroll):
+                self.values[t, u] = splat
+
+    def _clamp(self, position: Value, extent: int) -> Value:
+        low = self.b.intrinsic("smax", position, self.b.like(position, 0))
+        return self.b.intrinsic("smin", low, self.b.like(position, max(0, extent - 1)))
+
+    def _advance(self, t: int, by: Expr, dtype: DType) -> None:
+        offset = index.evaluate(self.b, by, self.scalars, self.cache)
+        if offset.text != "0":
+            self.pointers[t] = self.b.pointer(MEMORY[dtype], self.pointers[t], offset)
+
+    def _value(self, t: int, term: Term, u: int | None) -> Value:
+        """Term `t` as a scalar (`u` None) or as vector number `u`."""
+        width = 1 if u is None else self.nest.width
+        match term.op:
+            case "const":
+                return self.b.constant(REGISTER[term.dtype], term.value)
+            case "load" | "gather":
+                if term.op == "gather" and term.extent == 0:
+                    return self.b.constant(REGISTER[term.dtype], 0, width)
+                return self.b.load(term.dtype, self.pointers[t], 1) if u is None else self._lanes_at(t, term, u)
+            case "position":
+                if u is None:
+                    place = index.evaluate(self.b, term.address, self.scalars, self.cache)
+                else:
+                    place = self._lanes(term.address, u)
+                return functions.cast(self.b, place, term.dtype)
+            case _:
+                operands = [self.values[a, -1 if u is None else u] for a in term.args]
+                return functions.apply(self.b, term.op, operands, term.dtype)
+
+    def _lanes_at(self, t: int, term: Term, u: int) -> Value:
+        """A vector load: contiguous, reversed or gathered."""
+        b, nest = self.b, self.nest
+        assert nest.vector is not None
+        along = self.parts[t][1]
+        name = nest.loops[nest.vector].name
+        element, base = MEMORY[term.dtype], self.bases[u]
+        step = stride(along, name) if ex.variables(along) == {name} else None
+        if step is None:
+            offsets = self._lanes(along, u)
+            return b.gather(term.dtype, b.pointer(element, self.pointers[t], offsets), nest.width)
+        start = base if step == 1 else index.evaluate(b, ex.var("i") * step, {"i": base}, {})
+        pointer = b.pointer(element, self.pointers[t], start)
+        if step == 1:
+            return b.load(term.dtype, pointer, nest.width)
+        offsets = b.lanes("i64", [lane * step for lane in range(nest.width)])
+        return b.gather(term.dtype, b.pointer(element, pointer, offsets), nest.width)
+
+    def _lanes(self, expression: Expr, u: int) -> Value:
+        """An index expression for every lane of vector `u`."""
+        b, nest = self.b, self.nest
+        element = "i32" if index.largest(expression, nest.extents) < index.NARROW else "i64"
+        variables: dict[str, Value] = {}
+        for name in ex.variables(expression):
+            key = (f"lanes {name} {u}", element, nest.width)
+            if key not in self.cache:
+                self.cache[key] = self._variable_lanes(name, u, element)
+            variables[name] = self.cache[key]
+        return index.evaluate(b, expression, variables, {}, element, nest.width)
+
+    def _variable_lanes(self, name: str, u: int, element: str) -> Value:
+        b, nest = self.b, self.nest
+        assert nest.vector is not None
+        if name.startswith(GATHERED) and name not in self.scalars:
+            chosen = int(name[len(GATHERED) :])
+            extent = nest.extents[name]
+            wide = functions.cast(b, self.values[chosen, u], dt.I64)
+            clamped = self._clamp(wide, extent)
+            return b.convert("trunc", clamped, "i32") if element == "i32" else clamped
+        is_lane = name == nest.loops[nest.vector].name
+        scalar = self.bases[u] if is_lane else self.scalars[name]
+        if element == "i32":
+            scalar = b.constant("i32", int(scalar.text)) if not scalar.text.startswith("%") else b.convert("trunc", scalar, "i32")
+        spread = b.splat(scalar, nest.width)
+        return b.binary("add", spread, b.lanes(element, list(range(nest.width)))) if is_lane else spread
+
+    @property
+    def _lanes_reduced(self) -> bool:
+        nest = self.nest
+        return nest.vector is not None and nest.loops[nest.vector].reduced
+
+    def _accumulators(self) -> list[Value]:
+        assert self.nest.combine is not None
+        count = self.nest.unroll if self._lanes_reduced else max(1, len(self.bases))
+        start = identity(self.nest.combine, self.nest.dtype)
+        return [self.b.constant(REGISTER[self.nest.dtype], start, self.nest.width)] * count
+
+    def _results(self) -> list[Value]:
+        if self.nest.vector is None:
+            return [self.values[self.root, -1]]
+        return [self.values[self.root, u] for u in range(len(self.bases))]
+
+    def _leaf(self, carried: list[Value]) -> list[Value]:
+        results = self._results()
+        if self.nest.combine is None:
+            self._store(results)
+            return carried
+        if self.mask is not None:
+            blank = self.b.like(results[0], identity(self.nest.combine, self.nest.dtype))
+            results = [self.b.select(self.mask, results[0], blank)]
+        return [self._combined(a, r) for a, r in zip(carried, results, strict=True)]
+
+    def _combined(self, a: Value, r: Value) -> Value:
+        if self.nest.combine == "sum":
+            return self.b.binary("fadd reassoc contract" if a.is_float else "or" if a.element == "i1" else "add", a, r)
+        if a.is_float:
+            return self.b.intrinsic("maximum", a, r, flags="nsz")
+        return self.b.binary("or", a, r) if a.element == "i1" else self.b.intrinsic("smax", a, r)
+
+    def _total(self, carried: list[Value]) -> Value:
+        """The accumulators as one scalar."""
+        b = self.b
+        while len(carried) > 1:
+            half = len(carried) // 2
+            carried = [self._combined(carried[k], carried[k + half]) for k in range(half)]
+        total = carried[0]
+        if total.width == 1:
+            return total
+        scalar = Value("", total.element)
+        vector = f"v{total.width}{ {'float': 'f32', 'double': 'f64'}.get(total.element, total.element)}"
+        if self.nest.combine == "sum" and total.is_float:
+            zero = b.constant(total.element, -0.0)
+            return b.call(f"llvm.vector.reduce.fadd.{vector}", scalar, zero, total, flags="reassoc")
+        if total.is_float:
+            return b.call(f"llvm.vector.reduce.fmaximum.{vector}", scalar, total, flags="nsz")
+        name = "or" if total.element == "i1" else "add" if self.nest.combine == "sum" else "smax"
+        return b.call(f"llvm.vector.reduce.{name}.{vector}", scalar, total)
+
+    def _store(self, values: list[Value]) -> None:
+        b, nest = self.b, self.nest
+        along = self.store_parts[1]
+        for u, value in enumerate(values):
+            pointer = self.pointers[-1]
+            if along is not ex.ZERO:
+                assert nest.vector is not None
+                assert stride(along, nest.loops[nest.vector].name) == 1
+                pointer = b.pointer(MEMORY[nest.dtype], pointer, self.bases[u])
+            b.store(nest.dtype, pointer, value)
+
+
+def _atom(atom: ex.Quotient | ex.Remainder) -> Expr:
+    return ex.floordiv(atom.num, atom.den) if isinstance(atom, ex.Quotient) else ex.mod(atom.num, atom.den)

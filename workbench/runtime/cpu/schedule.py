@@ -1,0 +1,340 @@
+"""From a map or reduction to a loop nest: which loops, in which order, which one is the vector's, and which value is
+computed at which depth.
+
+Axes of extent 1 go, an axis that addresses take apart by `/` and `%` is split, and neighbours that every address takes
+together are merged, so that the innermost loops are long and affine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from workbench.ir import expr as ex
+from workbench.ir.dtype import DType
+from workbench.ir.expr import Expr
+from workbench.ir.llir import GATHERED, Apply, Body, GatherLoad, Immediate, Load, Position, axis
+
+MAX_SPLITS = 12
+SHORT_AXIS = 8
+"""Splits do not make a vector axis shorter than this."""
+
+
+@dataclass(slots=True)
+class Term:
+    """One distinct value of a kernel's body. `args` are earlier terms; `op` is a function's name, or one of `const`,
+    `load`, `gather` and `position`. In a gather's address, `gathered(args[0])` is the index."""
+
+    op: str
+    args: tuple[int, ...]
+    dtype: DType
+    value: float | int | bool = 0
+    buffer: int = -1
+    address: Expr = ex.ZERO
+    extent: int = 0
+    level: int = -1
+    """The innermost loop that the value depends on; -1 when on none."""
+    vector: bool = False
+    """Whether it depends on the vector's loop."""
+
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What the term computes, without where."""
+        return (self.op, self.args, self.dtype, repr(self.value), self.value, self.buffer, self.address, self.extent)
+
+    @classmethod
+    def from_key(cls, key: tuple[Any, ...]) -> Term:
+        """A fresh term from its key."""
+        op, args, dtype, _, value, buffer, address, extent = key
+        return cls(op, args, dtype, value, buffer, address, extent)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A kernel's iteration: the kept axes and, in a reduction, what happens over one more."""
+
+    shape: tuple[int, ...]
+    extent: int = 1
+    combine: str | None = None
+    order: str = "inner"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop over iterator `name`."""
+
+    name: str
+    extent: int
+    reduced: bool
+
+
+@dataclass(slots=True)
+class Nest:
+    """A kernel ready to be written: `loops` from the outermost, kept ones before reduced ones. `vector` is the position
+    of the vector's loop (None: all scalar), `width` its lanes and `unroll` how many vectors a round takes."""
+
+    dtype: DType
+    combine: str | None
+    loops: list[Loop]
+    terms: list[Term]
+    store: Expr
+    vector: int | None = None
+    width: int = 1
+    unroll: int = 1
+    extents: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> int:
+        """Number of loops over kept axes."""
+        return sum(not loop.reduced for loop in self.loops)
+
+
+def gathered(term: int) -> str:
+    """The variable that stands for the clamped index `term` in the address of a gather."""
+    return f"{GATHERED}{term}"
+
+
+def linearise(body: Body) -> list[Term]:
+    """The distinct values of `body`, operands first, the body itself last."""
+    terms: list[Term] = []
+    known: dict[object, int] = {}
+    done: dict[int, int] = {}
+
+    def visit(node: Body) -> int:
+        if id(node) in done:
+            return done[id(node)]
+        match node:
+            case Immediate(value, dtype):
+                term = Term("const", (), dtype, value=value)
+            case Load(buffer, address, dtype):
+                term = Term("load", (), dtype, buffer=buffer, address=address)
+            case GatherLoad(buffer, address, index, extent, dtype):
+                at = visit(index)
+                moved = ex.substitute(address, {GATHERED: ex.var(gathered(at))})
+                term = Term("gather", (at,), dtype, buffer=buffer, address=moved, extent=extent)
+            case Position(value, dtype):
+                term = Term("position", (), dtype, address=value)
+            case Apply(name, operands, dtype):
+                term = Term(name, tuple(visit(o) for o in operands), dtype)
+        if term.key not in known:
+            known[term.key] = len(terms)
+            terms.append(term)
+        done[id(node)] = known[term.key]
+        return done[id(node)]
+
+    visit(body)
+    return terms
+
+
+def schedule(form: Form, terms: list[Term], lanes: int, wide_lanes: int) -> Nest:
+    """The loop nest that computes the last of `terms` at every position of `form`, which has no empty axis. The output
+    is buffer 0. `lanes` is the vector width for 4-byte values, `wide_lanes` when the kernel computes in 8-byte ones.
+
+    `terms` are rewritten in place."""
+    loops = [Loop(f"#{i}", n, False) for i, n in enumerate(form.shape)]
+    if form.combine is not None:
+        loops.append(Loop(f"#{len(loops)}", form.extent, True))
+    strides = [prod(form.shape[i + 1 :]) for i in range(len(form.shape))]
+    store = sum((axis(i) * s for i, s in enumerate(strides)), start=ex.ZERO)
+    nest = Nest(terms[-1].dtype, form.combine, loops, terms, store)
+    for term in terms:
+        if term.op == "gather":
+            nest.extents[gathered(term.args[0])] = max(1, term.extent)
+    nest.extents |= {loop.name: loop.extent for loop in loops}
+    _drop_single(nest)
+    inner_vector = form.combine is None or form.order == "inner"
+    _split_axes(nest, inner_vector)
+    _merge_axes(nest)
+    _widen_last(nest)
+    _choose_vector(nest, inner_vector)
+    _choose_width(nest, lanes, wide_lanes)
+    place(nest)
+    return nest
+
+
+def _replace(nest: Nest, values: dict[str, Expr], loops: list[Loop]) -> None:
+    """Rewrite all index expressions after a change of the loops."""
+    nest.loops = loops
+    nest.extents |= {loop.name: loop.extent for loop in loops}
+    for term in nest.terms:
+        term.address = ex.substitute(term.address, values, nest.extents)
+    nest.store = ex.substitute(nest.store, values, nest.extents)
+
+
+def _expressions(nest: Nest) -> Iterator[Expr]:
+    yield nest.store
+    for term in nest.terms:
+        if term.op in ("load", "gather", "position"):
+            yield term.address
+
+
+def _drop_single(nest: Nest) -> None:
+    single = {loop.name: ex.ZERO for loop in nest.loops if loop.extent == 1}
+    _replace(nest, dict(single), [loop for loop in nest.loops if loop.extent != 1])
+
+
+def _split_axes(nest: Nest, last_is_vector: bool) -> None:
+    for _ in range(MAX_SPLITS):
+        found = _find_split(nest, last_is_vector)
+        if found is None:
+            return
+        position, inner = found
+        loop = nest.loops[position]
+        high = Loop(f"{loop.name}h", loop.extent // inner, loop.reduced)
+        low = Loop(f"{loop.name}l", inner, loop.reduced)
+        loops = [*nest.loops[:position], high, low, *nest.loops[position + 1 :]]
+        _replace(nest, {loop.name: ex.var(high.name) * inner + ex.var(low.name)}, loops)
+
+
+def _find_split(nest: Nest, last_is_vector: bool) -> tuple[int, int] | None:
+    """(loop, extent of its inner part) such that a division by a constant goes away."""
+    positions = {loop.name: i for i, loop in enumerate(nest.loops)}
+    last = len(nest.loops) - 1 if last_is_vector else nest.kept - 1
+    for expression in _expressions(nest):
+        for atom in _divisions(expression):
+            divisor = atom.den.constant
+            if divisor is None:
+                continue
+            for product, coefficient in atom.num.terms:
+                if len(product) != 1 or not isinstance(product[0], ex.Var) or product[0].name not in positions:
+                    continue
+                position = positions[product[0].name]
+                extent = nest.loops[position].extent
+                inner, left = divmod(divisor, coefficient) if coefficient > 0 else (0, 1)
+                if left or not 1 < inner < extent or extent % inner:
+                    continue
+                if position == last and inner < min(SHORT_AXIS, extent):
+                    continue
+                return position, inner
+    return None
+
+
+def _divisions(expression: Expr) -> Iterator[ex.Quotient | ex.Remainder]:
+    for product, _ in expression.terms:
+        for atom in product:
+            if not isinstance(atom, ex.Var):
+                yield atom
+                yield from _divisions(atom.num)
+
+
+def _merge_axes(nest: Nest) -> None:
+    position = len(nest.loops) - 2
+    while position >= 0:
+        outer, inner = nest.loops[position : position + 2]
+        if outer.reduced == inner.reduced and all(_taken_together(e, outer, inner, nest.extents) for e in _expressions(nest)):
+            merged = Loop(f"{inner.name}m", outer.extent * inner.extent, inner.reduced)
+            values = {outer.name: ex.ZERO, inner.name: ex.var(merged.name)}
+            _replace(nest, values, [*nest.loops[:position], merged, *nest.loops[position + 2 :]])
+        position -= 1
+
+
+def _taken_together(expression: Expr, outer: Loop, inner: Loop, extents: dict[str, int]) -> bool:
+    """Whether `expression` depends on the two iterators only through `outer*extent + inner`."""
+    if not {outer.name, inner.name} & ex.variables(expression):
+        return True
+    merged = ex.var(f"{inner.name}m")
+    once = ex.substitute(expression, {outer.name: ex.ZERO, inner.name: merged})
+    back = ex.substitute(once, {f"{inner.name}m": ex.var(outer.name) * inner.extent + ex.var(inner.name)}, extents)
+    return back is expression
+
+
+def _widen_last(nest: Nest) -> None:
+    """Merge a very short last axis of a map into its neighbour: lanes that gather beat loops of two or three rounds."""
+    while nest.combine is None and len(nest.loops) > 1 and nest.loops[-1].extent < 4:
+        outer, inner = nest.loops[-2:]
+        merged = Loop(f"{inner.name}w", outer.extent * inner.extent, False)
+        together = ex.var(merged.name)
+        nest.extents[merged.name] = merged.extent
+        values = {
+            outer.name: ex.floordiv(together, ex.const(inner.extent), nest.extents),
+            inner.name: ex.mod(together, ex.const(inner.extent), nest.extents),
+        }
+        _replace(nest, values, [*nest.loops[:-2], merged])
+
+
+def _choose_vector(nest: Nest, inner_vector: bool) -> None:
+    if not nest.loops:
+        return
+    kept, total = nest.kept, len(nest.loops)
+    if kept == total or kept == 0 or inner_vector:
+        if kept < total:
+            best = max(range(kept, total), key=lambda p: (_contiguous_lanes(nest, nest.loops[p]), p))
+            nest.loops.append(nest.loops.pop(best))
+        nest.vector = total - 1
+    else:
+        nest.vector = kept - 1
+
+
+def _contiguous_lanes(nest: Nest, loop: Loop) -> int:
+    """How well vectors along `loop` load: lanes that are neighbours in memory, over all loads."""
+    lanes = 0
+    for term in nest.terms:
+        if term.op == "load" and stride(term.address, loop.name) == 1:
+            lanes += min(loop.extent, 16)
+    return lanes
+
+
+def stride(address: Expr, name: str) -> int | None:
+    """The constant coefficient of iterator `name` in `address`; None when the dependence is not affine."""
+    total = 0
+    for product, coefficient in address.terms:
+        if len(product) == 1 and isinstance(product[0], ex.Var) and product[0].name == name:
+            total += coefficient
+        elif any(name in _atom_variables(atom) for atom in product):
+            return None
+    return total
+
+
+def _atom_variables(atom: ex.Atom) -> frozenset[str]:
+    return frozenset((atom.name,)) if isinstance(atom, ex.Var) else ex.variables(atom.num) | ex.variables(atom.den)
+
+
+def _choose_width(nest: Nest, lanes: int, wide_lanes: int) -> None:
+    if nest.vector is None:
+        return
+    extent = nest.loops[nest.vector].extent
+    wide = any(t.dtype.itemsize == 8 and t.op not in ("const", "position") for t in nest.terms)
+    nest.width = 1 << (min(extent, wide_lanes if wide else lanes).bit_length() - 1)
+    if nest.combine is None:
+        return
+    weight = sum(_weight(t) for t in nest.terms)
+    for unroll in (4, 2):
+        if extent >= unroll * nest.width and weight * unroll <= 64:
+            nest.unroll = unroll
+            return
+
+
+def _weight(term: Term) -> int:
+    """A rough count of a term's instructions."""
+    return {"const": 0, "load": 1, "Exp2": 16, "Log2": 24, "Sin": 24, "Erf": 36, "Mod": 16, "gather": 6}.get(term.op, 1)
+
+
+def place(nest: Nest) -> None:
+    """Set each term's level and whether it is a vector."""
+    levels = {loop.name: i for i, loop in enumerate(nest.loops)}
+    for term in nest.terms:
+        term.level, term.vector = -1, False
+        for arg in term.args:
+            term.level = max(term.level, nest.terms[arg].level)
+            term.vector |= nest.terms[arg].vector
+        if term.op in ("load", "gather", "position"):
+            for name in ex.variables(term.address):
+                if name in levels:
+                    term.level = max(term.level, levels[name])
+                    term.vector |= levels[name] == nest.vector
+
+
+def variable_level(nest: Nest, names: Sequence[str] | frozenset[str]) -> tuple[int, bool]:
+    """(innermost loop, whether a vector) of a product over the variables `names`."""
+    level, vector = -1, False
+    for name in names:
+        if name.startswith(GATHERED):
+            term = nest.terms[int(name[len(GATHERED) :])]
+            level, vector = max(level, term.level), vector or term.vector
+        else:
+            at = next(i for i, loop in enumerate(nest.loops) if loop.name == name)
+            level, vector = max(level, at), vector or at == nest.vector
+    return level, vector
