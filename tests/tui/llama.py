@@ -89,7 +89,7 @@ def rule_rows(group: int) -> list[ev.RuleRow]:
     rows = []
     for line, (name, category, ruleset, file) in enumerate(RULES, 1):
         steps = [0] * 8 if name in NEVER else [rng.randrange(1, 60) * (8 - step) for step in range(8)]
-        seconds = rng.random() ** 3 * 0.09 + 0.00004
+        seconds = 0.00006 * line if name in NEVER else rng.random() ** 3 * 0.09 + 0.00004
         rows.append(ev.RuleRow(name, category, ruleset, file, 7 * line, sum(steps), seconds, steps))
     return rows
 

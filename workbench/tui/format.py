@@ -75,6 +75,14 @@ def bar(fraction: float, width: int, look: Look, color: str) -> Text:
     return text
 
 
+def append_fitting(line: Text, parts: Sequence[Text], width: int) -> Text:
+    """`line` with those of the parts behind it that fit into `width` cells."""
+    for part in parts:
+        if line.cell_len + 2 + part.cell_len <= width:
+            line.append("  ").append_text(part)
+    return line
+
+
 def sparkline(values: Sequence[int], width: int, look: Look) -> str:
     """`values` as a line of at most `width` cells; a cell shows the largest value that falls into it."""
     if not values or not any(values):

@@ -71,7 +71,7 @@ KEYS = (
         "left",
         "h,left",
         "left",
-        "Scroll left; in the graph: fold, or to the parent",
+        "Scroll left; in the graph: fold, or go up",
         "move",
         shown="h ←",
         palette=False,
@@ -109,4 +109,4 @@ def hints(pane: str) -> list[Key]:
     first = [by_id["filter"]] if pane != "search" else []
     if pane == "graph":
         first.append(by_id["toggle_break"])
-    return [*own, *first, *common, by_id["zoom"], by_id["help"], by_id["quit"]]
+    return [*first, *own, by_id["help"], *common, by_id["zoom"], by_id["quit"]]

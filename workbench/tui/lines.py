@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual.binding import BindingType
 from textual.geometry import Size
@@ -39,7 +41,9 @@ class Lines(ScrollView, can_focus=True):
         if index >= len(self.lines):
             return Strip.blank(width, style)
         line = self.lines[index]
-        strip = Strip(line.render(self.app.console), line.cell_len)
+        # Text.render leaves out the style of a text without spans.
+        segments = line.render(self.app.console) if line.spans else [Segment(line.plain, Style.parse(str(line.style)))]
+        strip = Strip(segments, line.cell_len)
         return strip.crop_extend(scroll_x, scroll_x + width, style).apply_style(style)
 
     def action_down(self) -> None:

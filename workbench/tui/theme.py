@@ -93,7 +93,7 @@ class Glyphs:
 
 
 UNICODE = Glyphs(
-    bar="▏▎▍▌▋▊▉█",
+    bar="╸━",
     track="─",
     spark="▁▂▃▄▅▆▇█",
     closed="▸ ",

@@ -258,7 +258,7 @@ def _cells(rule: RuleRow, total: float, name: int, the_look: Look) -> list[Text]
         cell(glyphs.zero if never else fmt.count(rule.matches), colors.warn if never else colors.text, right=True),
         cell(fmt.ms(rule.seconds * 1000), dim if never else colors.text, right=True),
         cell(f"{share:.1%}", heavy, right=True),
-        cell(fmt.sparkline(rule.steps, COLUMNS[5].width, the_look), colors.accent),
+        cell(fmt.sparkline(rule.steps, COLUMNS[5].width, the_look), colors.dim),
         cell(fmt.fit(printable(rule.ruleset), COLUMNS[6].width, the_look), dim),
         cell(_where(rule, the_look), dim),
     ]

@@ -78,21 +78,21 @@ def board(scene: Scene, group: int | None, width: int, height: int, look: Look) 
     view = scene.view
     if not view.search:
         return [_dim("The search has not begun.", look)]
-    above = [*_verdict(scene, look), _total(scene, width, look), *_groups(scene, group, width, look)]
+    above = [*_verdict(scene, width, look), _total(scene, width, look), *_groups(scene, group, width, look)]
     search = view.search.get(group) if group is not None else None
     if search is None or group is None:
         not_yet = _dim(f"Group {group} has not been searched yet.", look)
         return [*above, Text(""), not_yet, *_kernels(scene, width, look)]
     below = [*_rejections(search, width, look), *_kernels(scene, width, look)]
     room = height - len(above) - len(below) - 3
-    return [*above, Text(""), _headline(scene, group, search, look), *_plot(search, width, room, look), *below]
+    return [*above, Text(""), _headline(scene, group, search, width, look), *_plot(search, width, room, look), *below]
 
 
 def _dim(text: str, look: Look) -> Text:
     return Text(text, style=look.colors.dim)
 
 
-def _verdict(scene: Scene, look: Look) -> list[Text]:
+def _verdict(scene: Scene, width: int, look: Look) -> list[Text]:
     view, colors, glyphs = scene.view, look.colors, look.glyphs
     lines = []
     if view.verified is not None:
@@ -107,20 +107,17 @@ def _verdict(scene: Scene, look: Look) -> list[Text]:
         )
     if view.measured is not None:
         measured = view.measured
-        lines.append(
-            Text.assemble(
-                ("latency ", colors.dim),
-                (f"{fmt.ms(measured.median)} ms", f"bold {colors.text}"),
-                (f"  p20 {fmt.ms(measured.p20)}  p80 {fmt.ms(measured.p80)}  {measured.runs} runs", colors.dim),
-            )
-        )
-    if view.stitched is not None and lines:
-        stitched = view.stitched
-        lines[-1].append(
-            f"  {stitched.kernels} kernels  {stitched.buffers} buffers  arena {fmt.memory(stitched.arena_bytes)}",
-            style=colors.dim,
-        )
+        line = Text.assemble(("latency ", colors.dim), (f"{fmt.ms(measured.median)} ms", f"bold {colors.text}"))
+        said = [f"p20 {fmt.ms(measured.p20)}", f"p80 {fmt.ms(measured.p80)}", f"{measured.runs} runs"]
+        if view.stitched is not None:
+            said += [f"{view.stitched.kernels} kernels", f"arena {fmt.memory(view.stitched.arena_bytes)}"]
+            said += [f"{view.stitched.buffers} buffers"]
+        lines.append(fmt.append_fitting(line, [Text(each, style=colors.dim) for each in said], width))
     return lines
+
+
+def _bar_width(width: int) -> int:
+    return max(8, min(40, width - 48))
 
 
 def _total(scene: Scene, width: int, look: Look) -> Text:
@@ -131,7 +128,7 @@ def _total(scene: Scene, width: int, look: Look) -> Text:
     tail = f"  {done:>5}/{expected}  {fmt.clock(spent)}"
     if scene.running and view.stage == "search" and done and not view.paused:
         tail += f"  about {fmt.clock(spent / done * (expected - done))} left"
-    room = max(8, min(40, width - 14 - len(tail)))
+    room = _bar_width(width)
     fraction = done / expected if expected else 0.0
     return Text.assemble(
         ("all       ", colors.dim), fmt.bar(fraction, room, look, colors.good), (f"{tail}", colors.text)
@@ -145,7 +142,7 @@ def _groups(scene: Scene, chosen: int | None, width: int, look: Look) -> list[Te
         search = view.search.get(group.index)
         done, limit = (search.done, search.limit) if search else (0, 0)
         here = group.index == chosen
-        room = max(8, min(40, width - 48))
+        room = _bar_width(width)
         fraction = 1.0 if search and search.finished else done / limit if limit else 0.0
         lines.append(
             Text.assemble(
@@ -160,22 +157,23 @@ def _groups(scene: Scene, chosen: int | None, width: int, look: Look) -> list[Te
     return lines
 
 
-def _headline(scene: Scene, group: int, search: SearchView, look: Look) -> Text:
-    colors, middot = look.colors, look.glyphs.middot
+def _headline(scene: Scene, group: int, search: SearchView, width: int, look: Look) -> Text:
+    colors = look.colors
     line = Text.assemble((printable(scene.group_name(group), 36), f"bold {colors.text}"))
+    parts = []
     if search.best_ms is not None and search.best_index is not None:
-        line.append("  best ", style=colors.dim)
-        line.append(f"{fmt.ms(search.best_ms)} ms", style=f"bold {colors.good}")
-        line.append(f" #{search.best_index}", style=colors.dim)
-        line.append(f"  first {fmt.ms(search.first_ms)}", style=colors.dim)
-    line.append(f"  {search.choices} choices {middot} 10^{search.space_log10:.1f} genomes", style=colors.faint)
-    return line
+        best = ("best ", colors.dim), (f"{fmt.ms(search.best_ms)} ms", f"bold {colors.good}")
+        parts.append(Text.assemble(*best, (f" #{search.best_index}", colors.dim)))
+        parts.append(Text(f"first {fmt.ms(search.first_ms)}", style=colors.dim))
+    parts.append(Text(f"10^{search.space_log10:.1f} genomes", style=colors.faint))
+    parts.append(Text(f"{search.choices} choices", style=colors.faint))
+    return fmt.append_fitting(line, parts, width)
 
 
 def _plot(search: SearchView, width: int, room: int, look: Look) -> list[Text]:
     feasible = [(each.index, each.ms) for each in search.candidates if not each.reason and each.ms is not None]
     last = max(search.limit, search.done, 2) - 1
-    lines = step_plot(feasible, search.best_curve, last, min(width, 120), max(8, min(room, 20)), look)
+    lines = step_plot(feasible, search.best_curve, last, min(width, 120), max(8, min(room, 24)), look)
     return lines or [_dim("No candidate has been profiled yet.", look)]
 
 

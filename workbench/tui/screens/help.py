@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.events import Resize
 from textual.screen import ModalScreen
 
 from workbench.tui import keymap
@@ -49,27 +51,36 @@ class HelpScreen(ModalScreen[None]):
         page.border_title = " Help "
         page.border_subtitle = " esc closes "
         self.set_class(look(self).glyphs.border == "ascii", "ascii")
-        page.show(help_lines(look(self)))
         page.focus()
+
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self.fill)
+
+    def fill(self) -> None:
+        """Write the page for the present width."""
+        page = self.query_one(Lines)
+        page.show(help_lines(look(self), max(40, page.scrollable_content_region.width - 1)))
 
     def action_close(self) -> None:
         self.dismiss()
 
 
-def help_lines(look: Look) -> list[Text]:
-    """The page: keys by scope, then the panes."""
+def help_lines(look: Look, width: int) -> list[Text]:
+    """The page in `width` cells: keys by scope, then the panes."""
     colors, glyphs = look.colors, look.glyphs
     lines: list[Text] = []
     for scope, title in keymap.SCOPES.items():
-        lines += [Text(title, style=f"bold {colors.accent}")]
+        lines.append(Text(title, style=f"bold {colors.accent}"))
         for key in keymap.keys(scope):
             label = key.label if glyphs.braille else key.label.encode("ascii", "ignore").decode().strip()
-            lines.append(Text.assemble((f"  {label:<12}", f"bold {colors.text}"), (key.help, colors.dim)))
+            first, *rest = wrap(key.help, width - 14)
+            lines.append(Text.assemble((f"  {label:<12}", f"bold {colors.text}"), (first, colors.dim)))
+            lines += [Text(" " * 14 + line, style=colors.dim) for line in rest]
         lines.append(Text(""))
     for title, said in PANES.items():
         lines.append(Text(f"What {title} shows", style=f"bold {colors.accent}"))
         for sentence in said:
             shown = sentence.format(cut=glyphs.cut, zero=glyphs.zero, times=glyphs.times)
-            lines.append(Text(f"  {shown}", style=colors.dim))
+            lines += [Text(f"  {line}", style=colors.dim) for line in wrap(shown, width - 4)]
         lines.append(Text(""))
     return lines[:-1]
