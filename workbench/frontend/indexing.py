@@ -1,0 +1,168 @@
+"""Operators that read or write at computed positions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workbench.frontend.builder import Builder
+from workbench.frontend.registry import operator
+from workbench.frontend.values import (
+    NotLowered,
+    Value,
+    View,
+    dims_array,
+    dtype_of,
+    normalize_axis,
+    plain,
+    rank_of,
+    shape_of,
+)
+from workbench.ir import expr as ex
+from workbench.ir import layout as lay
+from workbench.ir import ops
+from workbench.ir.expr import ONE, Expr, Z
+from workbench.ir.layout import Dim
+
+
+def from_front(b: Builder, index: Value, extent: Dim) -> Value:
+    """`index` with negative positions counted from the end of an axis of `extent`.
+
+    Raises IndexError when a known position is outside."""
+    array = b.known(index)
+    if array is None:
+        return b.select(b.less(index, 0), b.add(index, b.cast(dims_array([extent]).reshape(()), dtype_of(index))), index)
+    if array.dtype == object or isinstance(extent, Expr):
+        moved = [e if isinstance(e, Expr) or e >= 0 else extent + int(e) for e in array.reshape(-1).tolist()]
+        return dims_array(moved).reshape(array.shape)
+    if array.size and (array.min() < -extent or array.max() >= extent):
+        raise IndexError(f"position {int(array.min())} or {int(array.max())} on an axis of {extent}")
+    return np.where(array < 0, array + extent, array)
+
+
+@operator("Gather")
+def gather(b: Builder, x: Value, index: Value, *, axis: int = 0) -> Value:
+    shape = shape_of(x)
+    axis = normalize_axis(axis, len(shape))
+    at = from_front(b, index, shape[axis])
+    if isinstance(at, np.ndarray) and at.dtype == object:
+        return _gather_symbolic(b, x, at, axis)
+    flat = b.reshape(at, (lay.numel(shape_of(at)),))
+    return b.reshape(b.take(x, flat, axis), (*shape[:axis], *shape_of(at), *shape[axis + 1 :]))
+
+
+def _gather_symbolic(b: Builder, x: Value, at: np.ndarray, axis: int) -> Value:
+    """A position that depends on a dimension, such as the last row."""
+    if at.size != 1:
+        raise NotLowered("positions that depend on dimensions")
+    shape = shape_of(x)
+    return b.reshape(b.slice(x, axis, at.reshape(-1)[0], 1, 1), (*shape[:axis], *at.shape, *shape[axis + 1 :]))
+
+
+@operator("GatherElements", since=11)
+def gather_elements(b: Builder, x: Value, index: Value, *, axis: int = 0) -> Value:
+    axis = normalize_axis(axis, rank_of(x))
+    at = from_front(b, index, shape_of(x)[axis])
+    shape = shape_of(at)
+    arrays = b.all_known([x, at])
+    for other, (n, m) in enumerate(zip(shape, shape_of(x), strict=True)):
+        if other != axis and n != m:
+            x = b.slice(x, other, 0, 1, n)
+    if arrays is not None and not any(a.dtype == object for a in arrays):
+        return np.take_along_axis(b.known(x), arrays[1], axis)
+    data, places = b.lift(x), b.lift(at)
+    return b.node(ops.Gather(axis), [places, data], shape, data.dtype)
+
+
+@operator("GatherND", since=11)
+def gather_nd(b: Builder, x: Value, index: Value, *, batch_dims: int = 0) -> Value:
+    depth = shape_of(index)[-1]
+    if isinstance(depth, Expr):
+        raise NotLowered("an index tuple whose length is a dimension")
+    flat, rest = _flat_index(b, index, shape_of(x), batch_dims, depth)
+    rows = b.reshape(x, (lay.numel(shape_of(x)[: batch_dims + depth]), *rest))
+    taken = b.take(rows, b.reshape(flat, (lay.numel(shape_of(flat)),)), 0)
+    return b.reshape(taken, (*shape_of(flat), *rest))
+
+
+def _flat_index(
+    b: Builder, index: Value, shape: lay.Shape, batch_dims: int, depth: int
+) -> tuple[Value, tuple[Dim, ...]]:
+    """Row-major positions over the leading axes that `index` names (after the batch axes), and the axes left."""
+    outer = shape_of(index)[:-1]
+    indexed = shape[: batch_dims + depth]
+    steps: list[Expr] = []
+    step = ONE
+    for d in reversed(indexed):
+        steps.insert(0, step)
+        step = step * d
+    flat: Value = np.zeros(() if not outer else [1] * len(outer), np.int64)
+    for axis in range(batch_dims):
+        place = b.iota(Z, tuple(d if a == axis else 1 for a, d in enumerate(outer)), np.int64)
+        flat = b.add(flat, b.mul(place, _scalar(b, steps[axis])))
+    for position in range(depth):
+        one = b.reshape(b.slice(index, rank_of(index) - 1, position, 1, 1), outer)
+        at = b.cast(from_front(b, one, indexed[batch_dims + position]), np.int64)
+        flat = b.add(flat, b.mul(at, _scalar(b, steps[batch_dims + position])))
+    return flat, shape[batch_dims + depth :]
+
+
+def _scalar(b: Builder, value: Expr) -> Value:
+    return plain(np.asarray(value, object))
+
+
+@operator("ScatterND", since=11)
+def scatter_nd(b: Builder, x: Value, index: Value, update: Value, *, reduction: str = "none") -> Value:
+    if reduction != "none":
+        raise NotLowered(f"reduction='{reduction}'")
+    depth = shape_of(index)[-1]
+    if isinstance(depth, Expr):
+        raise NotLowered("an index tuple whose length is a dimension")
+    rows, rest = _flat_index(b, index, shape_of(x), 0, depth)
+    width = lay.numel(rest)
+    within = b.iota(Z, (*(1 for _ in shape_of(rows)), *rest), np.int64)
+    starts = b.reshape(b.mul(rows, _scalar(b, ex.as_expr(width))), (*shape_of(rows), *(1 for _ in rest)))
+    return _scatter(b, x, b.add(starts, within), update)
+
+
+@operator("ScatterElements", "Scatter", since=9)
+def scatter_elements(
+    b: Builder, x: Value, index: Value, update: Value, *, axis: int = 0, reduction: str = "none"
+) -> Value:
+    if reduction != "none":
+        raise NotLowered(f"reduction='{reduction}'")
+    axis = normalize_axis(axis, rank_of(x))
+    shape = shape_of(index)
+    at = b.cast(from_front(b, index, shape_of(x)[axis]), np.int64)
+    flat: Value = np.zeros((), np.int64)
+    step = ONE
+    for a in reversed(range(rank_of(x))):
+        place = at if a == axis else b.iota(Z, tuple(d if a == i else 1 for i, d in enumerate(shape)), np.int64)
+        flat = b.add(flat, b.mul(place, _scalar(b, step)))
+        step = step * shape_of(x)[a]
+    return _scatter(b, x, flat, update)
+
+
+def _scatter(b: Builder, x: Value, index: Value, update: Value) -> View:
+    changes = b.lift(update)
+    places = b.lift(b.expand(index, changes.shape))
+    data = b.lift(x)
+    return b.node(ops.Scatter(), [data, places, changes], data.shape, data.dtype)
+
+
+@operator("OneHot", since=9)
+def one_hot(b: Builder, index: Value, depth: Value, values: Value, *, axis: int = -1) -> Value:
+    from workbench.frontend import arithmetic as ar
+    from workbench.frontend.values import as_dims
+
+    count = as_dims(depth, "the depth")[0]
+    place = normalize_axis(axis, rank_of(index) + 1)
+    at = b.unsqueeze(from_front_unchecked(b, b.cast(index, np.int64), count), [place])
+    shape = tuple(count if a == place else 1 for a in range(rank_of(at)))
+    hit = ar.equal(b, at, b.iota(Z, shape, np.int64))
+    off, on = (b.reshape(b.slice(values, 0, i, 1, 1), ()) for i in range(2))
+    return b.select(hit, on, off)
+
+
+def from_front_unchecked(b: Builder, index: Value, extent: Dim) -> Value:
+    """As `from_front`, for positions that may lie outside."""
+    return b.select(b.less(index, 0), b.add(index, b.cast(dims_array([extent]).reshape(()), dtype_of(index))), index)

@@ -1,0 +1,150 @@
+"""The model file: opened, decoded, and its graph put in an order in which every value is made before it is used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import ModelError, printable
+from workbench.frontend.registry import MAX_OPSET, MIN_OPSET, standard
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A decoded model. `opsets` is by domain, the standard one being ''. `nodes` are those some output needs, in order."""
+
+    path: Path
+    proto: Any
+    opsets: Mapping[str, int]
+    nodes: Sequence[Any]
+
+    @property
+    def graph(self) -> Any:
+        """The GraphProto."""
+        return self.proto.graph
+
+
+def open_model(path: Path | str) -> ModelFile:
+    """Open and check the model at `path`; external data is not touched.
+
+    Raises ModelError when there is no such file, or it is no ONNX model that this importer reads."""
+    path = Path(path)
+    proto = _inlined(_decode(path))
+    opsets = {standard(o.domain): o.version for o in proto.opset_import}
+    version = opsets.get("")
+    if version is None:
+        if any(not standard(n.domain) for n in proto.graph.node):
+            raise ModelError(f"{printable(path.name)} does not say which opset it uses")
+    elif not MIN_OPSET <= version <= MAX_OPSET:
+        raise ModelError(
+            f"{printable(path.name)} uses opset {version}; supported are {MIN_OPSET} to {MAX_OPSET}",
+            "convert it with onnx.version_converter, or export it again",
+        )
+    if not proto.graph.output:
+        raise ModelError(f"{printable(path.name)} has no outputs")
+    return ModelFile(path, proto, opsets, _needed(_ordered(proto.graph), proto.graph))
+
+
+def _decode(path: Path) -> Any:
+    shown = printable(str(path))
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"no such file: {shown}") from None
+    except IsADirectoryError:
+        raise ModelError(f"{shown} is a directory, not an ONNX file") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}") from error
+    if not data:
+        raise ModelError(f"{shown} is empty")
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{shown} is not a readable ONNX model: it is truncated or of another format") from None
+    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
+        raise ModelError(f"{shown} is not an ONNX model: it has no graph")
+    return proto
+
+
+def _inlined(proto: Any) -> Any:
+    """`proto` with the functions it defines itself expanded where they are called."""
+    if not proto.functions:
+        return proto
+    import onnx.inliner
+
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except Exception as error:
+        raise ModelError(f"the model's own functions cannot be expanded: {printable(str(error))}") from error
+
+
+def _ordered(graph: Any) -> list[Any]:
+    """The graph's nodes so that each follows those it reads; usually as they are."""
+    _check_names(graph)
+    given = {t.name for t in graph.initializer} | {v.name for v in graph.input}
+    made, order, waiting = set(given), [], list(graph.node)
+    while waiting:
+        blocked = []
+        for node in waiting:
+            if all(not name or name in made for name in node.input):
+                made.update(node.output)
+                order.append(node)
+            else:
+                blocked.append(node)
+        if len(blocked) == len(waiting):
+            raise _unordered(blocked, made)
+        waiting = blocked
+    for output in graph.output:
+        if output.name not in made:
+            raise ModelError(f"output '{printable(output.name)}' is made by no node")
+    return order
+
+
+def _check_names(graph: Any) -> None:
+    for what, names in (
+        ("output", [v.name for v in graph.output]),
+        ("input", [v.name for v in graph.input]),
+        ("initializer", [t.name for t in graph.initializer]),
+        ("node output", [name for node in graph.node for name in node.output if name]),
+    ):
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            raise ModelError(f"{what} '{printable(repeated[0])}' appears twice")
+
+
+def _unordered(blocked: Sequence[Any], made: set[str]) -> ModelError:
+    later = {name for node in blocked for name in node.output}
+    for node in blocked:
+        for name in node.input:
+            if name and name not in made and name not in later:
+                return ModelError(
+                    f"node '{printable(node_name(node))}' ({node.op_type}) reads '{printable(name)}', which nothing makes"
+                )
+    first = blocked[0]
+    return ModelError(f"the graph has a cycle through node '{printable(node_name(first))}' ({first.op_type})")
+
+
+def _needed(order: Sequence[Any], graph: Any) -> list[Any]:
+    """The nodes of `order` that some output needs."""
+    wanted = {v.name for v in graph.output}
+    kept = []
+    for node in reversed(order):
+        if any(name in wanted for name in node.output):
+            wanted.update(node.input)
+            for attribute in node.attribute:
+                if attribute.type == 5:  # a subgraph may read anything outside it
+                    wanted.update(name for inner in attribute.g.node for name in inner.input)
+            kept.append(node)
+    return kept[::-1]
+
+
+def node_name(node: Any) -> str:
+    """What users know the node by: its name, else its first output."""
+    return node.name or next((o for o in node.output if o), "") or node.op_type

@@ -1,0 +1,25 @@
+"""Every file of operators, imported for the rows they add to the table."""
+
+from workbench.frontend import (
+    comparison,
+    constants,
+    contraction,
+    convolution,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    reduction,
+)
+
+__all__ = [
+    "comparison",
+    "constants",
+    "contraction",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "movement",
+    "normalization",
+    "reduction",
+]

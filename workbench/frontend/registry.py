@@ -1,0 +1,97 @@
+"""The table of operators: (domain, name, since-version) to the function that lowers it.
+
+An operator is a function of the builder, then its ONNX inputs (None where an optional one is absent), then its
+attributes as keyword-only parameters. `outputs` is passed, as a keyword, to those that ask for the number of outputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.frontend.values import Value
+
+Lower = Callable[..., Value | tuple[Value | None, ...]]
+
+MIN_OPSET = 7
+MAX_OPSET = 25
+"""Versions of the standard operator set whose meaning the table was checked against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row of the table. `fold` is its NumPy meaning where that is a single elementwise function."""
+
+    domain: str
+    name: str
+    since: int
+    lower: Lower
+    attributes: frozenset[str]
+    required: frozenset[str]
+    fewest_inputs: int
+    most_inputs: int
+    fold: Callable[..., Any] | None
+
+
+_TABLE: dict[tuple[str, str], list[Operator]] = {}
+_UNBOUNDED = 1 << 30
+
+
+def operator(
+    *names: str, since: int = 1, domain: str = "", fold: Callable[..., Any] | None = None
+) -> Callable[[Lower], Lower]:
+    """Register the decorated function as the meaning of `names` from opset version `since` on."""
+
+    def register(lower: Lower) -> Lower:
+        parameters = list(inspect.signature(lower).parameters.values())[1:]
+        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        inputs = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        for name in names:
+            row = Operator(
+                domain,
+                name,
+                since,
+                lower,
+                frozenset(p.name for p in keywords),
+                frozenset(p.name for p in keywords if p.default is p.empty and p.name != "outputs"),
+                sum(p.default is p.empty for p in inputs),
+                _UNBOUNDED if rest else len(inputs),
+                fold,
+            )
+            versions = _TABLE.setdefault((domain, name), [])
+            versions.append(row)
+            versions.sort(key=lambda r: -r.since)
+        return lower
+
+    return register
+
+
+def standard(domain: str) -> str:
+    """The domain's key in the table: the standard one is ''."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def find(domain: str, name: str, opset: int) -> Operator | None:
+    """The row that says what `name` means in `opset`, or None when there is none."""
+    for row in _TABLE.get((standard(domain), name), ()):
+        if row.since <= opset:
+            return row
+    return None
+
+
+def supported_operators() -> list[tuple[str, str, tuple[int, ...]]]:
+    """Every supported operator as (domain, name, since-versions), sorted."""
+    return sorted((domain, name, tuple(r.since for r in reversed(rows))) for (domain, name), rows in _TABLE.items())
+
+
+def numpy_fold(row: Operator, inputs: list[Value | None]) -> list[np.ndarray] | None:
+    """The inputs as arrays when `row.fold` applies to them, else None."""
+    if row.fold is None:
+        return None
+    arrays = [x for x in inputs if isinstance(x, np.ndarray) and x.dtype != object]
+    return arrays if len(arrays) == len(inputs) else None

@@ -1,0 +1,135 @@
+"""Values during import: an array known now, or a view (a node's buffer read through a layout).
+
+A known array of dtype object holds ints and index expressions: shape arithmetic over named dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import ModelError
+from workbench.ir import expr as ex
+from workbench.ir import layout as lay
+from workbench.ir.dtype import DType
+from workbench.ir.expr import Expr
+from workbench.ir.layout import Dim, Layout, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What `source` computes, read through `layout`."""
+
+    source: int
+    layout: Layout
+    dtype: DType
+
+    @property
+    def shape(self) -> Shape:
+        """Extents as the operator sees them."""
+        return self.layout.shape
+
+
+Value = np.ndarray | View
+
+
+class NotLowered(ModelError):
+    """An operator whose attributes or operands ask for what the importer does not lower."""
+
+
+def shape_of(x: Value) -> Shape:
+    """The extents of `x`."""
+    return x.layout.shape if isinstance(x, View) else x.shape
+
+
+def rank_of(x: Value) -> int:
+    """The number of axes of `x`."""
+    return len(shape_of(x))
+
+
+def dtype_of(x: Value) -> np.dtype:
+    """The element type of `x`; shape arithmetic counts as int64."""
+    if isinstance(x, View):
+        return x.dtype.numpy
+    return np.dtype(np.int64) if x.dtype == object else x.dtype
+
+
+def is_float(x: Value) -> bool:
+    """Whether `x` holds floats."""
+    return dtype_of(x).kind == "f"
+
+
+def is_symbolic(x: Value) -> bool:
+    """Whether `x` is shape arithmetic with a named dimension in it."""
+    return isinstance(x, np.ndarray) and x.dtype == object
+
+
+def plain(array: Any) -> np.ndarray:
+    """`array` with dtype object only where an element is an expression that is no plain integer."""
+    array = np.asarray(array)
+    if array.dtype != object:
+        return array
+    elements = [ex.as_dim(e) for e in array.reshape(-1)]
+    if not any(isinstance(e, Expr) for e in elements):
+        return np.asarray(elements, np.int64).reshape(array.shape)
+    result = np.empty(len(elements), object)
+    result[:] = elements
+    return result.reshape(array.shape)
+
+
+def dims_array(dims: Sequence[Dim]) -> np.ndarray:
+    """`dims` as a known 1-D array."""
+    result = np.empty(len(dims), object)
+    result[:] = list(dims)
+    return plain(result)
+
+
+def as_dims(x: Value | None, what: str) -> list[Dim]:
+    """The elements of a known integer tensor, in order.
+
+    Raises NotLowered when `x` is only known at run time."""
+    if not isinstance(x, np.ndarray):
+        raise NotLowered(f"{what} must be known when the model is opened, and is computed from its inputs")
+    if x.dtype == object:
+        return [ex.as_dim(e) for e in x.reshape(-1)]
+    return [int(e) for e in x.reshape(-1)]
+
+
+def as_ints(x: Value | None, what: str) -> list[int]:
+    """As `as_dims`, and none may depend on a named dimension."""
+    dims = as_dims(x, what)
+    for d in dims:
+        if isinstance(d, Expr):
+            raise NotLowered(f"{what} depends on the dimension {d}")
+    return [int(d) for d in dims if not isinstance(d, Expr)]
+
+
+def normalize_axis(axis: int, rank: int) -> int:
+    """`axis` counted from the front.
+
+    Raises ValueError when there is no such axis."""
+    if not -rank <= axis < max(rank, 1):
+        raise ValueError(f"axis {axis} of a tensor of rank {rank}")
+    return axis % rank if rank else 0
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The shape that `shapes` broadcast to by NumPy's rule.
+
+    Raises ValueError when two extents differ and neither is 1."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    rank = max(len(s) for s in shapes)
+    result: list[Dim] = [1] * rank
+    for shape in shapes:
+        for position, d in enumerate(shape, rank - len(shape)):
+            if d == 1 or d == result[position]:
+                continue
+            if result[position] != 1:
+                raise ValueError("cannot broadcast " + " with ".join(lay.show(s) for s in shapes))
+            result[position] = d
+    return tuple(result)
