@@ -1,7 +1,8 @@
-"""From a graph to chunks and groups of equal chunks."""
+"""From a graph to chunks and groups of equal chunks, and back to one program."""
 
 from workbench.chunking.breaks import find_breaks
 from workbench.chunking.group import Group, group
 from workbench.chunking.split import Chunk, output_value, split
+from workbench.chunking.stitch import stitch
 
-__all__ = ["Chunk", "Group", "find_breaks", "group", "output_value", "split"]
+__all__ = ["Chunk", "Group", "find_breaks", "group", "output_value", "split", "stitch"]

@@ -1,0 +1,117 @@
+"""The compiled model: checks inputs, runs, and recompiles for other values of the named dimensions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from workbench.ir import ops
+from workbench.ir.hlir import Graph, shape_values
+from workbench.ir.layout import show
+from workbench.ir.llir import Program
+from workbench.runtime.protocol import Loaded, Plan, Runtime
+from workbench.session.reference import check_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds of whole runs."""
+
+    median: float
+    p20: float
+    p80: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    program: Program
+    plan: Plan
+    loaded: Loaded
+
+
+@dataclass(slots=True)
+class Executable:
+    """A verified model. `run` takes and gives arrays by the model's own names."""
+
+    graph: Graph
+    runtime: Runtime
+    stitched: Callable[[Mapping[str, int]], Program]
+    """The whole program for given values of the named dimensions."""
+    constant: Callable[[int], np.ndarray]
+    _compiled: dict[tuple[tuple[str, int], ...], _Compiled] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """What the model takes: name to `[shape] dtype`."""
+        return {
+            n.op.name: f"{show(n.shape)} {n.dtype}"
+            for n in (self.graph[i] for i in self.graph.inputs)
+            if isinstance(n.op, ops.Input)
+        }
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises InputError for inputs that do not fit the model."""
+        checked, dims = check_inputs(self.graph, inputs)
+        compiled = self.compiled(dims)
+        flat = compiled.loaded.run(self._bindings(compiled.program, checked))
+        result: dict[str, np.ndarray] = {}
+        for node_id, array in zip(self.graph.outputs, flat, strict=True):
+            node = self.graph[node_id]
+            assert isinstance(node.op, ops.Output)
+            result[node.op.name] = array.reshape(shape_values(node.shape, dims))
+        return result
+
+    def compiled(self, dims: Mapping[str, int]) -> _Compiled:
+        """The program, plan and loaded code for `dims`, made on first use."""
+        key = tuple(sorted(dims.items()))
+        found = self._compiled.get(key)
+        if found is None:
+            program = self.stitched(dims)
+            plan = self.runtime.plan(program, custom_op_table(self.graph))
+            constants = {
+                b.id: np.ascontiguousarray(self.constant(b.source), b.dtype.numpy).reshape(-1)
+                for b in program.buffers
+                if b.role == "constant"
+            }
+            found = self._compiled[key] = _Compiled(program, plan, self.runtime.load(plan, constants))
+        return found
+
+    def _bindings(self, program: Program, inputs: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
+        bindings: dict[int, np.ndarray] = {}
+        for buffer in program.buffers:
+            if buffer.role == "input":
+                op = self.graph[buffer.source].op
+                assert isinstance(op, ops.Input)
+                bindings[buffer.id] = np.ascontiguousarray(inputs[op.name]).reshape(-1)
+        return bindings
+
+    def measure(self, inputs: Mapping[str, np.ndarray], seconds: float = 1.0, least: int = 10) -> Latency:
+        """Latency of whole runs: a warm-up, then at least `least` runs and about `seconds`."""
+        checked, dims = check_inputs(self.graph, inputs)
+        compiled = self.compiled(dims)
+        bindings = self._bindings(compiled.program, checked)
+        for _ in range(3):
+            compiled.loaded.run(bindings)
+        times: list[float] = []
+        until = time.perf_counter() + seconds
+        while len(times) < least or (time.perf_counter() < until and len(times) < 2000):
+            began = time.perf_counter()
+            compiled.loaded.run(bindings)
+            times.append((time.perf_counter() - began) * 1e3)
+        p20, median, p80 = (float(v) for v in np.percentile(times, [20, 50, 80]))
+        return Latency(median, p20, p80, len(times))
+
+    def kernel_profile(self, inputs: Mapping[str, np.ndarray]) -> list[tuple[str, int, float, int, int]]:
+        """(name, calls, ms per run, flops, bytes) of each distinct kernel."""
+        checked, dims = check_inputs(self.graph, inputs)
+        compiled = self.compiled(dims)
+        return compiled.loaded.profile_kernels(self._bindings(compiled.program, checked), 20)
+
+
+def custom_op_table(graph: Graph) -> dict[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]:
+    """Custom operators as a runtime takes them."""
+    return {i: (spec.name, spec.node_proto, spec.opsets) for i, spec in graph.custom_ops.items()}

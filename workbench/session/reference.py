@@ -1,0 +1,149 @@
+"""Representative inputs, and what the interpreter makes of them: the values that every candidate is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from workbench.errors import InputError, printable
+from workbench.ir import expr as ex
+from workbench.ir import ops
+from workbench.ir.hlir import Graph, Node, shape_values
+from workbench.ir.interpret import evaluate
+from workbench.ir.layout import show
+
+LARGEST_PLAIN_INTEGER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Inputs by name, and the outputs that some other implementation gave for them (empty where unknown)."""
+
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+    origin: str
+
+
+def read_expected(path: Path) -> Expected:
+    """Arrays of an .npz: `in_NAME` and `out_NAME`, or plain input names.
+
+    Raises InputError when it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            arrays = {name: data[name] for name in data.files}
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: not an .npz file of plain arrays: {error}") from None
+    outputs = {name[4:]: a for name, a in arrays.items() if name.startswith("out_")}
+    inputs = {name[3:]: a for name, a in arrays.items() if name.startswith("in_")}
+    if not inputs:
+        inputs = {name: a for name, a in arrays.items() if name not in outputs}
+    return Expected(inputs, outputs, path.name)
+
+
+def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """The model's inputs, checked, and the values that they give the named dimensions.
+
+    Raises InputError for a missing or unknown name, a wrong rank, shape or dtype."""
+    nodes = {n.op.name: n for n in (graph[i] for i in graph.inputs) if isinstance(n.op, ops.Input)}
+    missing = [n for n in nodes if n not in inputs]
+    unknown = [n for n in inputs if n not in nodes]
+    if missing or unknown:
+        said = [f"missing {', '.join(map(printable, missing))}"] if missing else []
+        said += [f"unknown {', '.join(map(printable, unknown))}"] if unknown else []
+        wanted = ", ".join(f"{printable(n)} {show(node.shape)} {node.dtype}" for n, node in nodes.items())
+        raise InputError(f"inputs: {'; '.join(said)}", f"the model takes {wanted}")
+    dims = dict(graph.dims)
+    given: dict[str, int] = {}
+    checked: dict[str, np.ndarray] = {}
+    for name, node in nodes.items():
+        array = np.asarray(inputs[name])
+        if array.dtype != node.dtype.numpy:
+            raise InputError(f"input '{printable(name)}' is {array.dtype}, the model takes {node.dtype.numpy}")
+        if array.ndim != len(node.shape):
+            raise _wrong_shape(name, array, node)
+        for extent, wanted_dim in zip(array.shape, node.shape, strict=True):
+            symbol = _plain_symbol(wanted_dim)
+            if symbol is None:
+                continue
+            if given.setdefault(symbol, extent) != extent:
+                raise InputError(
+                    f"input '{printable(name)}' gives dimension '{symbol}' the value {extent}, another input "
+                    f"{given[symbol]}"
+                )
+        checked[name] = array
+    dims.update(given)
+    for name, node in nodes.items():
+        if checked[name].shape != shape_values(node.shape, dims):
+            raise _wrong_shape(name, checked[name], node)
+    return checked, dims
+
+
+def _plain_symbol(dim: object) -> str | None:
+    if isinstance(dim, ex.Expr):
+        names = ex.variables(dim)
+        if len(names) == 1 and dim is ex.var(next(iter(names))):
+            return next(iter(names))
+    return None
+
+
+def _wrong_shape(name: str, array: np.ndarray, node: Node) -> InputError:
+    return InputError(f"input '{printable(name)}' has shape {list(array.shape)}, the model takes {show(node.shape)}")
+
+
+def representative_inputs(graph: Graph, seed: int) -> dict[str, np.ndarray]:
+    """Inputs to profile and verify with, from `seed`: floats are normal, integers that index something are in its
+    range, other integers are 1, booleans true."""
+    rng = np.random.default_rng(seed)
+    inputs: dict[str, np.ndarray] = {}
+    for node_id in graph.inputs:
+        node = graph[node_id]
+        assert isinstance(node.op, ops.Input)
+        shape = shape_values(node.shape, graph.dims)
+        if node.dtype.is_float:
+            inputs[node.op.name] = rng.standard_normal(shape).astype(node.dtype.numpy)
+        elif (extent := _indexed_extent(graph, node_id)) is not None:
+            inputs[node.op.name] = rng.integers(0, extent, shape).astype(node.dtype.numpy)
+        else:
+            inputs[node.op.name] = np.full(shape, LARGEST_PLAIN_INTEGER, node.dtype.numpy)
+    return inputs
+
+
+def _indexed_extent(graph: Graph, input_id: int) -> int | None:
+    """The smallest extent that a gather indexes with (something computed from) this input."""
+    derived = {input_id}
+    extents: list[int] = []
+    for node in graph:
+        if isinstance(node.op, ops.Gather) and node.operands[0].source in derived:
+            extents.append(int(ex.evaluate(node.operands[1].layout.shape[node.op.axis], graph.dims)))
+        elif any(o.source in derived for o in node.operands) and not node.dtype.is_float:
+            derived.add(node.id)
+    return min(extents, default=None)
+
+
+def reference_values(
+    graph: Graph,
+    inputs: Mapping[str, np.ndarray],
+    dims: Mapping[str, int],
+    keep: Collection[int],
+    constant: Callable[[int], np.ndarray],
+    progress: Callable[[int, int], None] | None = None,
+    run_custom: Callable[[Node, list[np.ndarray]], np.ndarray] | None = None,
+) -> dict[int, np.ndarray]:
+    """Flat values of the nodes in `keep`, by the interpreter. `constant` gives the data of a Constant node."""
+    live = graph.live_from_outputs()
+    values: dict[int, np.ndarray] = {}
+    for node in graph:
+        match node.op:
+            case ops.Input(name):
+                values[node.id] = np.ascontiguousarray(inputs[name]).reshape(-1)
+            case ops.Constant() if node.id in live:
+                values[node.id] = np.ascontiguousarray(constant(node.id), node.dtype.numpy).reshape(-1)
+            case _:
+                pass
+    evaluate(graph, [n.id for n in graph if n.id in live], values, dims, run_custom, keep, progress)
+    return values

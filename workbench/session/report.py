@@ -1,0 +1,152 @@
+"""The report of a session: the JSON contract of `compile --json`, and the same as text for people."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from workbench.session.spec import SessionSpec
+from workbench.session.view import SessionView
+
+
+def build_report(view: SessionView, spec: SessionSpec, session: Path, artifacts: Path) -> dict[str, Any]:
+    """The object that `compile --json` prints; keys that a stage did not reach are null."""
+    opened = view.opened
+    groups = [_group(view, g.index) for g in view.groups]
+    attributed = sum(view.timeline.values())
+    total = view.now
+    report: dict[str, Any] = {
+        "model": spec.model,
+        "target": opened.target if opened else spec.target,
+        "seed": view.seed,
+        "strategy": spec.strategy,
+        "breaks": spec.breaks,
+        "nodes": view.graph.nodes if view.graph else None,
+        "chunks": len(view.chunks),
+        "dims": view.graph.dims if view.graph else {},
+        "groups": groups,
+        "verify": None,
+        "latency_ms": None,
+        "timeline": [{"stage": s, "seconds": round(t, 6)} for s, t in view.timeline.items()],
+        "unattributed_seconds": round(max(0.0, total - attributed), 6),
+        "total_seconds": round(total, 6),
+        "peak_rss_mb": round(peak_rss_mb(), 1),
+        "kernels": [],
+        "session": str(session),
+        "artifacts": str(artifacts),
+    }
+    if view.verified:
+        v = view.verified
+        report["verify"] = {
+            "ok": v.ok,
+            "max_abs_err": v.max_abs_err,
+            "max_rel_err": v.max_rel_err,
+            "reference": v.reference,
+        }
+    if view.measured:
+        m = view.measured
+        report["latency_ms"] = {"median": m.median, "p20": m.p20, "p80": m.p80, "runs": m.runs}
+        report["kernels"] = [msgspec.to_builtins(k) for k in m.kernels]
+    return report
+
+
+def _group(view: SessionView, index: int) -> dict[str, Any]:
+    info = view.groups[index]
+    saturation = view.saturation.get(index)
+    result = saturation.result if saturation else None
+    search = view.search.get(index)
+    group: dict[str, Any] = {
+        "representative": info.representative,
+        "members": info.members,
+        "nodes": info.nodes,
+        "egraph": None,
+        "rules": [],
+        "search": None,
+    }
+    if result:
+        group["egraph"] = {
+            "classes": result.classes,
+            "nodes": result.nodes,
+            "seconds": result.seconds,
+            "overhead_seconds": result.overhead_seconds,
+            "stopped": result.stopped,
+        }
+        group["rules"] = [
+            {
+                "name": r.name,
+                "category": r.category,
+                "ruleset": r.ruleset,
+                "file": r.file,
+                "line": r.line,
+                "matches": r.matches,
+                "seconds": r.seconds,
+            }
+            for r in result.rules
+        ]
+    if search:
+        group["search"] = {
+            "strategy": view.opened.strategy if view.opened else "",
+            "candidates": search.done,
+            "profiled": search.done - sum(search.rejected.values()),
+            "rejected": search.rejected,
+            "first_ms": search.first_ms,
+            "best_ms": search.best_ms,
+            "choices": search.choices,
+            "space_log10": search.space_log10,
+            "seconds": search.seconds,
+        }
+    return group
+
+
+def peak_rss_mb() -> float:
+    """The largest resident size so far of this process and of its ended children, in MB."""
+    scale = 1e6 if sys.platform == "darwin" else 1e3
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return max(own, children) / scale
+
+
+def as_text(report: dict[str, Any]) -> str:
+    """The report for a person, a screen at most."""
+    lines = [
+        f"{report['model']}  target {report['target']}  seed {report['seed']}",
+        f"  {report['nodes']} primitives in {report['chunks']} chunks, {len(report['groups'])} groups",
+        "",
+        "  group  members  nodes  e-nodes  rules fired  candidates  rejected   first ms    best ms   gain",
+    ]
+    for i, g in enumerate(report["groups"]):
+        fired = sum(1 for r in g["rules"] if r["matches"])
+        search = g["search"] or {}
+        first, best = search.get("first_ms"), search.get("best_ms")
+        gain = f"{first / best:5.2f}x" if first and best else "     -"
+        rejected = sum(search.get("rejected", {}).values())
+        lines.append(
+            f"  {i:5}  {len(g['members']):7}  {g['nodes']:5}  {g['egraph']['nodes'] if g['egraph'] else 0:7}"
+            f"  {fired:4} of {len(g['rules']):3}  {search.get('candidates', 0):10}  {rejected:8}"
+            f"  {_ms(first)}  {_ms(best)}  {gain}"
+        )
+    verify, latency = report["verify"], report["latency_ms"]
+    lines.append("")
+    if verify:
+        word = "right" if verify["ok"] else "WRONG"
+        lines.append(
+            f"  {word}: max abs error {verify['max_abs_err']:.3g}, relative {verify['max_rel_err']:.3g}, "
+            f"against the {verify['reference']}"
+        )
+    if latency:
+        lines.append(
+            f"  latency {latency['median']:.4g} ms (p20 {latency['p20']:.4g}, p80 {latency['p80']:.4g}, "
+            f"{latency['runs']} runs)"
+        )
+    stages = "  ".join(f"{t['stage']} {t['seconds']:.2f}" for t in report["timeline"])
+    lines.append(f"  seconds: {stages}  other {report['unattributed_seconds']:.2f}  total {report['total_seconds']:.2f}")
+    lines.append(f"  session {report['session']}")
+    return "\n".join(lines)
+
+
+def _ms(value: float | None) -> str:
+    return f"{value:9.4f}" if value is not None else "        -"

@@ -1,0 +1,154 @@
+"""The search stage of one group: bind its representative's inputs to the device, evaluate, report every candidate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from loguru import logger
+
+from workbench.chunking import Group
+from workbench.errors import WorkbenchError
+from workbench.ir.hlir import shape_values
+from workbench.ir.llir import Program
+from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection, memory_fits
+from workbench.search.extract import Binding, bind
+from workbench.search.ledger import Entry
+from workbench.search.search import Outcome, search
+from workbench.search.space import Genome
+from workbench.search.strategies import make_strategy
+from workbench.session import events as ev
+from workbench.session.executable import custom_op_table
+
+if TYPE_CHECKING:
+    from workbench.runtime.device import DeviceWorker
+    from workbench.session.session import CompileSession
+
+
+class NoCandidate(WorkbenchError):
+    """A search ended without one right candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBest:
+    """The fastest right genome of a group, in milliseconds for one chunk."""
+
+    genome: Genome
+    ms: float
+    first_ms: float
+
+
+class _DeviceEvaluator:
+    """A group on the device: its representative's boundary values bound, candidates run against its outputs."""
+
+    def __init__(
+        self, session: CompileSession, worker: DeviceWorker, group: Group, reference: Mapping[int, np.ndarray]
+    ) -> None:
+        chunk = session.chunks[group.representative]
+        program = session.programs[group.representative]
+        self.session, self.worker = session, worker
+        self.binding = Binding.of(program, chunk.outputs)
+        self.key = f"group-{group.digest}"
+        graph = session.graph
+        arrays = {str(i): reference[i] for i in program.inputs}
+        outputs = [reference[o].reshape(shape_values(graph[o].shape, graph.dims)) for o in chunk.outputs]
+        worker.bind(self.key, arrays, [o.reshape(-1) for o in outputs])
+        self.custom_ops = custom_op_table(graph)
+        self._program: Program | None = None
+
+    def memory_fits(self, program: Program) -> tuple[bool, int, int]:
+        runtime = self.session.runtime
+        allowed = self.session.spec.memory_limit or runtime.memory_limit()
+        fits, needed = memory_fits(runtime, program, allowed)
+        return fits, needed, allowed
+
+    def plan(self, program: Program) -> Plan:
+        self._program = bind(program, self.binding)
+        return self.session.runtime.plan(self._program, self.custom_ops)
+
+    def evaluate(self, plan: Plan, options: ProfileOptions) -> Profile | Rejection:
+        assert self._program is not None
+        bindings = {b.id: str(b.source) for b in self._program.buffers if b.role == "boundary"}
+        return self.worker.evaluate(self.key, plan, bindings, options)
+
+
+def search_group(session: CompileSession, group: Group, reference: Mapping[int, np.ndarray]) -> GroupBest:
+    """Search one group and return its best. Raises Stopped when cancelled; what was tried is in the ledger.
+
+    Raises NoCandidate with the reasons when nothing right was found."""
+    saturated = session.saturated[group.index]
+    space = saturated.space
+    spec = session.spec
+    strategy = make_strategy(spec.strategy, space, spec.seed * 1_000_003 + group.index)
+    session.emit(
+        ev.SearchStarted(
+            group=group.index,
+            limit=spec.limit,
+            choices=len(space.genes),
+            space_log10=round(space.size_log10, 2),
+            members=len(group.members),
+        )
+    )
+    began = time.perf_counter()
+    outcome = Outcome()
+    for entry, state in search(
+        space,
+        strategy,
+        _DeviceEvaluator(session, session.worker, group, reference),
+        limit=spec.limit,
+        dims=session.graph.dims,
+        ledger=session.ledger,
+        search_id=session.search_id(group, saturated.rules_digest),
+        checkpoint=session.search_checkpoint,
+    ):
+        outcome = state
+        session.emit(_event(group.index, entry))
+        if state.best_index == entry.index and entry.ms is not None and state.first_ms is not None:
+            session.emit(
+                ev.BestImproved(group=group.index, index=entry.index, ms=entry.ms, first_ms=state.first_ms)
+            )
+    session.emit(
+        ev.SearchFinished(
+            group=group.index,
+            candidates=outcome.candidates,
+            profiled=outcome.profiled,
+            rejected=dict(outcome.rejected),
+            first_ms=outcome.first_ms,
+            best_ms=outcome.best_ms,
+            seconds=time.perf_counter() - began,
+        )
+    )
+    session.checkpoint()
+    if outcome.best is None or outcome.best_ms is None or outcome.first_ms is None:
+        reasons = ", ".join(f"{r} {n}" for r, n in outcome.rejected.items()) or "none were proposed"
+        raise NoCandidate(
+            f"group {group.index}: none of {outcome.candidates} candidates was right ({reasons})",
+            "the reasons are in candidates.jsonl of the session",
+        )
+    logger.info(
+        "group {}: {:.4g} ms, first {:.4g} ms, {} candidates, {} profiled",
+        group.index, outcome.best_ms, outcome.first_ms, outcome.candidates, outcome.profiled,
+    )  # fmt: skip
+    return GroupBest(outcome.best, outcome.best_ms, outcome.first_ms)
+
+
+def _event(group: int, entry: Entry) -> ev.CandidateEvaluated:
+    return ev.CandidateEvaluated(
+        group=group,
+        index=entry.index,
+        genome=entry.genome,
+        parent=entry.parent,
+        generation=entry.generation,
+        step=entry.step,
+        reason=entry.reason,
+        detail=entry.detail,
+        ms=entry.ms,
+        p20_ms=entry.p20_ms,
+        p80_ms=entry.p80_ms,
+        memory_bytes=entry.memory_bytes,
+        kernels=entry.kernels,
+        seconds=entry.seconds,
+    )
