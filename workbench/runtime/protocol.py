@@ -7,6 +7,7 @@ worker needs to compile, bind and run it. Plans are plain data (msgspec structs)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -152,6 +153,14 @@ class Loaded(Protocol):
 
     def run(self, bindings: Mapping[int, np.ndarray]) -> list[np.ndarray]:
         """Flat outputs, in the plan's order (copies). `bindings` are flat arrays for the buffers still unbound."""
+        ...
+
+    def execute(self) -> None:
+        """Run once on what was bound last, to the end, without copying the outputs: what is timed."""
+        ...
+
+    def limited(self) -> AbstractContextManager[object]:
+        """A context for `execute` in which library calls keep to the runtime's thread count."""
         ...
 
     def profile_kernels(self, bindings: Mapping[int, np.ndarray], runs: int) -> list[tuple[str, int, float, int, int]]:

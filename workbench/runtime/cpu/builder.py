@@ -133,7 +133,8 @@ class Builder:
         types = ", ".join(o.type for o in operands)
         self.declarations.add(f"declare {result.type} @{function}({types})")
         args = ", ".join(o.typed for o in operands)
-        return self.emit(f"call {flags} {result.type} @{function}({args})".replace("  ", " "), result.element, result.width)
+        text = f"call {flags} {result.type} @{function}({args})".replace("  ", " ")
+        return self.emit(text, result.element, result.width)
 
     def per_lane(self, function: str, *operands: Value) -> Value:
         """A scalar C function applied to every lane."""
@@ -161,7 +162,8 @@ class Builder:
         if not a.text.startswith("%"):
             return Value(f"splat ({a.element} {a.text})", a.element, width)
         first = self.insert(Value("poison", a.element, width), a, 0)
-        return self.emit(f"shufflevector {first.typed}, {first.typed}, <{width} x i32> zeroinitializer", a.element, width)
+        shuffle = f"shufflevector {first.typed}, {first.typed}, <{width} x i32> zeroinitializer"
+        return self.emit(shuffle, a.element, width)
 
     def pointer(self, element: str, base: str, index: Value) -> str:
         """The address of `base[index]` in elements of memory type `element` (a vector of addresses for a vector)."""
@@ -179,11 +181,8 @@ class Builder:
         name = f"llvm.masked.gather.{suffix(memory)}.v{width}p0"
         self.declarations.add(f"declare {memory.type} @{name}(<{width} x ptr>, <{width} x i1>, {memory.type})")
         mask = self.constant("i1", True, width)
-        raw = self.emit(
-            f"call {memory.type} @{name}(<{width} x ptr> align {dtype.itemsize} {addresses}, {mask.typed}, {memory.type} poison)",
-            memory.element,
-            width,
-        )
+        arguments = f"<{width} x ptr> align {dtype.itemsize} {addresses}, {mask.typed}, {memory.type} poison"
+        raw = self.emit(f"call {memory.type} @{name}({arguments})", memory.element, width)
         return self.from_memory(dtype, raw)
 
     def from_memory(self, dtype: DType, raw: Value) -> Value:
@@ -197,7 +196,12 @@ class Builder:
         self.lines.append(f"  store {value.typed}, ptr {address}, align {dtype.itemsize}")
 
     def loop(
-        self, start: int, stop: int, step: int, carried: Sequence[Value], body: Callable[[Value, list[Value]], list[Value]]
+        self,
+        start: int,
+        stop: int,
+        step: int,
+        carried: Sequence[Value],
+        body: Callable[[Value, list[Value]], list[Value]],
     ) -> list[Value]:
         """`body(i, carried) -> carried` for i in range(start, stop, step), which must not be empty.
 

@@ -57,7 +57,12 @@ def _call(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Callable[[], 
 
 
 def _view(
-    flat: np.ndarray, ref: MatrixRef, offset: int, shape: tuple[int, int], sizes: tuple[int, ...], steps: tuple[int, ...]
+    flat: np.ndarray,
+    ref: MatrixRef,
+    offset: int,
+    shape: tuple[int, int],
+    sizes: tuple[int, ...],
+    steps: tuple[int, ...],
 ) -> np.ndarray:
     rows, columns = shape
     row_stride, col_stride = ref.row_stride, ref.col_stride
@@ -73,10 +78,10 @@ def _view(
     return as_strided(flat[offset:], (*sizes, rows, columns), strides, writeable=False)
 
 
-def batch_grid(
-    a: Sequence[int], b: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-    """(extents, steps of a, steps of b) of a grid of at most two axes on which both offset lists are affine, or None."""
+def batch_grid(a: Sequence[int], b: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """(extents, steps of a, steps of b) of a grid of at most two axes on which both offset lists are affine.
+
+    None when there is no such grid."""
     count = len(a)
     if count == 1:
         return (), (), ()

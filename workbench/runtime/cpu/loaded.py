@@ -190,6 +190,7 @@ def _nothing() -> None:
 
 
 def _aligned_bytes(size: int) -> np.ndarray:
-    raw = np.empty(size + ALIGNMENT, np.uint8)
+    # all ones is NaN: what is read before it is written shows in the result
+    raw = np.full(size + ALIGNMENT, 0xFF, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]

@@ -269,7 +269,8 @@ class _Writer:
         is_lane = name == nest.loops[nest.vector].name
         scalar = self.bases[u] if is_lane else self.scalars[name]
         if element == "i32":
-            scalar = b.constant("i32", int(scalar.text)) if not scalar.text.startswith("%") else b.convert("trunc", scalar, "i32")
+            known = not scalar.text.startswith("%")
+            scalar = b.constant("i32", int(scalar.text)) if known else b.convert("trunc", scalar, "i32")
         spread = b.splat(scalar, nest.width)
         return b.binary("add", spread, b.lanes(element, list(range(nest.width)))) if is_lane else spread
 
@@ -316,7 +317,7 @@ class _Writer:
         if total.width == 1:
             return total
         scalar = Value("", total.element)
-        vector = f"v{total.width}{ {'float': 'f32', 'double': 'f64'}.get(total.element, total.element)}"
+        vector = f"v{total.width}{ {'float': 'f32', 'double': 'f64'}.get(total.element, total.element) }"
         if self.nest.combine == "sum" and total.is_float:
             zero = b.constant(total.element, -0.0)
             return b.call(f"llvm.vector.reduce.fadd.{vector}", scalar, zero, total, flags="reassoc")

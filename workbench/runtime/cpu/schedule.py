@@ -39,7 +39,6 @@ class Term:
     vector: bool = False
     """Whether it depends on the vector's loop."""
 
-
     @property
     def key(self) -> tuple[object, ...]:
         """What the term computes, without where."""
@@ -224,7 +223,8 @@ def _merge_axes(nest: Nest) -> None:
     position = len(nest.loops) - 2
     while position >= 0:
         outer, inner = nest.loops[position : position + 2]
-        if outer.reduced == inner.reduced and all(_taken_together(e, outer, inner, nest.extents) for e in _expressions(nest)):
+        together = (_taken_together(e, outer, inner, nest.extents) for e in _expressions(nest))
+        if outer.reduced == inner.reduced and all(together):
             merged = Loop(f"{inner.name}m", outer.extent * inner.extent, inner.reduced)
             values = {outer.name: ex.ZERO, inner.name: ex.var(merged.name)}
             _replace(nest, values, [*nest.loops[:position], merged, *nest.loops[position + 2 :]])

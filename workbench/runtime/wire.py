@@ -1,0 +1,91 @@
+"""Messages between the session and a device worker: msgpack in frames of a 4-byte little-endian length. The bytes of
+arrays follow their `Bind` frame unframed, in order, so that their size has no limit and they are copied once."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
+
+LENGTH = struct.Struct("<I")
+
+
+class ArrayHeader(msgspec.Struct, frozen=True, array_like=True):
+    """An array whose bytes follow (C order)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Bind(msgspec.Struct, frozen=True, tag="bind"):
+    """Keep arrays under `key`. `expected` are the outputs in the plans' order (empty: do not verify); `tolerance` is
+    (rtol, atol_scale), or None for the dtype's own."""
+
+    key: str
+    arrays: tuple[ArrayHeader, ...]
+    expected: tuple[ArrayHeader, ...]
+    tolerance: tuple[float, float] | None
+
+
+class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
+    """Compile, run, verify and time `plan` with the arrays of `key`. `bindings` maps plan buffer to array name;
+    `kernel_runs` over 0 asks for the profile of each kernel, from that many runs."""
+
+    key: str
+    plan: Plan
+    bindings: dict[int, str]
+    options: ProfileOptions
+    kernel_runs: int
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Asks for a `Pong`."""
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """Asks the worker to end."""
+
+
+Request = Bind | Evaluate | Ping | Shutdown
+
+
+class Phase(msgspec.Struct, frozen=True, tag="phase"):
+    """What the worker does from now on: compile, first-run or profile."""
+
+    name: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The end of an `Evaluate`: one of the two is set."""
+
+    profile: Profile | None = None
+    rejection: Rejection | None = None
+
+
+class Bound(msgspec.Struct, frozen=True, tag="bound"):
+    """The end of a `Bind`."""
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """The worker is there; `rss` is its memory in bytes (0 when unknown)."""
+
+    pid: int
+    rss: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The request itself was wrong (an unknown key or array)."""
+
+    message: str
+
+
+Answer = Phase | Done | Bound | Pong | Failed
+
+
+def frame(message: Request | Answer) -> bytes:
+    """`message` as it goes over the pipe."""
+    payload = msgspec.msgpack.encode(message)
+    return LENGTH.pack(len(payload)) + payload
