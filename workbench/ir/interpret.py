@@ -65,7 +65,8 @@ def evaluate(
     for node_id in wanted:  # what reads a product that is not stored reads the product's operands
         for operand in graph[node_id].operands:
             if operand.source in inside and _is_fused_product(graph, graph[operand.source], inside):
-                last_use.update((o.source, node_id) for o in graph[operand.source].operands)
+                for o in graph[operand.source].operands:
+                    last_use[o.source] = max(last_use[o.source], node_id)
     dying: dict[int, list[int]] = {}
     for source, user in last_use.items():
         dying.setdefault(user, []).append(source)
