@@ -1,4 +1,4 @@
-"""Functions composed of primitives: what HLIR has no node for, written so that NaN, infinities and -0 come out right."""
+"""Functions composed of primitives: what HLIR has no node for, right for NaN and infinities too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.frontend import symbolic
 from workbench.frontend.builder import Arg, Builder, fold
-from workbench.frontend.values import NotLowered, Value, dtype_of, is_float, is_symbolic, plain
+from workbench.frontend.values import NotLoweredError, Value, dtype_of, is_float, is_symbolic, plain
 
 LOG2_E = math.log2(math.e)
 
@@ -38,7 +38,7 @@ def div(b: Builder, x: Arg, y: Arg) -> Value:
         return recip(b, y) if _is_one(x) else b.mul(x, recip(b, y))
     arrays = b.all_known([x, y])
     if arrays is None:
-        raise NotLowered("integer division of values that are computed from the model's inputs")
+        raise NotLoweredError("integer division of values that are computed from the model's inputs")
     if any(a.dtype == object for a in arrays):
         return plain(symbolic.divide_arrays(*arrays))
     if (arrays[1] == 0).any():
@@ -168,7 +168,7 @@ def power(b: Builder, x: Value, exponent: Value) -> Value:
         if fixed is not None:
             return b.expand(fixed, np.broadcast_shapes(array.shape)) if _is_scalar(fixed) else fixed
     if not is_float(x):
-        raise NotLowered("an integer power whose exponent is not a small constant")
+        raise NotLoweredError("an integer power whose exponent is not a small constant")
     y = b.cast(exponent, dtype_of(x))
     if array is not None and not np.any(array != np.floor(array)):
         magnitude = _power_of_magnitude(b, absolute(b, x), y)
@@ -220,5 +220,3 @@ def _general_power(b: Builder, x: Value, y: Value) -> Value:
     odd = logical_and(b, whole, logical_not(b, equal(b, b.unary("Floor", half), half)))
     signed = b.select(odd, neg(b, magnitude), b.select(whole, magnitude, math.nan))
     return b.select(b.less(x, 0), signed, magnitude)
-
-

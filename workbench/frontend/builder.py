@@ -189,8 +189,10 @@ class Builder:
                 result = rule.result.numpy if rule.result else arrays[-1].dtype
                 return fold(lambda *xs: np.asarray(rule.compute(*xs)).astype(result, copy=False), *arrays)
             if name in _SYMBOLIC:
-                return plain(_SYMBOLIC[name](*arrays)).astype(bool) if name == "LessThan" else plain(
-                    _SYMBOLIC[name](*arrays)
+                return (
+                    plain(_SYMBOLIC[name](*arrays)).astype(bool)
+                    if name == "LessThan"
+                    else plain(_SYMBOLIC[name](*arrays))
                 )
         views = [self.lift(x) for x in operands]
         shape = broadcast([v.layout.shape for v in views])
@@ -267,7 +269,11 @@ class Builder:
         count = lay.numel(shape)
         if not isinstance(count, Expr) and count <= FOLD_LIMIT and ex.variables(value) <= {ITER}:
             at = ex.evaluate(value, {ITER: np.arange(count, dtype=np.int64)})
-            return np.broadcast_to(np.asarray(at), (count,)).astype(dtype).reshape([int(ex.evaluate(d, {})) for d in shape])
+            return (
+                np.broadcast_to(np.asarray(at), (count,))
+                .astype(dtype)
+                .reshape([int(ex.evaluate(d, {})) for d in shape])
+            )
         return self.cast(self.node(ops.Iota(value), (), shape, dt.I64), dtype)
 
     def reduce(self, name: str, x: Value, axes: Sequence[int]) -> Value:

@@ -74,5 +74,3 @@ def is_inf(b: Builder, x: Value, *, detect_negative: int = 1, detect_positive: i
 @operator("Where", since=9)
 def where(b: Builder, condition: Value, yes: Value, no: Value) -> Value:
     return b.select(condition, yes, no)
-
-

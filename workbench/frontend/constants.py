@@ -7,7 +7,7 @@ import numpy as np
 from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import FOLD_LIMIT, Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLowered, Value, as_dims, dims_array, dtype_of, is_float, shape_of
+from workbench.frontend.values import NotLoweredError, Value, as_dims, dims_array, dtype_of, is_float, shape_of
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
@@ -31,7 +31,7 @@ def constant(
     if value_float is not None or value_floats is not None:
         return np.asarray(value_float if value_floats is None else value_floats, np.float32)
     if value_int is None and value_ints is None:
-        raise NotLowered("a constant without a numeric value")
+        raise NotLoweredError("a constant without a numeric value")
     return np.asarray(value_int if value_ints is None else value_ints, np.int64)
 
 
@@ -65,7 +65,7 @@ def size(b: Builder, x: Value) -> Value:
 def value_range(b: Builder, start: Value, limit: Value, delta: Value) -> Value:
     arrays = [x.reshape(-1)[0] for x in (start, limit, delta) if isinstance(x, np.ndarray) and x.size == 1]
     if len(arrays) != 3:
-        raise NotLowered("a range whose bounds are computed from the model's inputs")
+        raise NotLoweredError("a range whose bounds are computed from the model's inputs")
     first, last, step = arrays
     if not isinstance(step, Expr) and step == 0:
         raise ValueError("a range with step 0")
@@ -110,4 +110,3 @@ def trilu(b: Builder, x: Value, k: Value | None = None, *, upper: int = 1) -> Va
 def graph_break(b: Builder, x: Value) -> Value:
     view = b.contiguous(x)
     return b.unique_node(ops.GraphBreak(), (Operand(view.source, view.layout),), view.shape, view.dtype)
-

@@ -6,7 +6,7 @@ import numpy as np
 
 from workbench.frontend.builder import FOLD_LIMIT, SMALL, Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLowered, Value, rank_of, shape_of
+from workbench.frontend.values import NotLoweredError, Value, rank_of, shape_of
 from workbench.ir import layout as lay
 from workbench.ir.layout import Dim
 
@@ -76,7 +76,7 @@ def einsum(b: Builder, *inputs: Value, equation: str) -> Value:
     sides = equation.replace(" ", "").split("->")
     terms = sides[0].split(",")
     if "." in equation or len(terms) != len(inputs) or len(terms) > 2 or any(len(set(t)) != len(t) for t in terms):
-        raise NotLowered(f"the equation '{equation}'")
+        raise NotLoweredError(f"the equation '{equation}'")
     letters = "".join(terms)
     result = sides[1] if len(sides) > 1 else "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     extents: dict[str, Dim] = {}

@@ -13,7 +13,7 @@ from workbench.frontend.contraction import contract
 from workbench.frontend.movement import pad_axes
 from workbench.frontend.reduction import greatest, mean, total
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLowered, Value, View, dtype_of, rank_of, shape_of
+from workbench.frontend.values import NotLoweredError, Value, View, dtype_of, rank_of, shape_of
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir.expr import ITER, ZERO, Expr, Z
@@ -67,12 +67,14 @@ def _pads(
         given = [0] * (2 * count) if pads is None or auto_pad == "VALID" else list(pads)
         return given[:count], given[count:]
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
-        raise NotLowered(f"auto_pad='{auto_pad}'")
+        raise NotLoweredError(f"auto_pad='{auto_pad}'")
     before, after = [], []
     for n, k, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
         if isinstance(n, Expr) and stride != 1:
-            raise NotLowered("padding to the same size of a dimension without a fixed extent")
-        missing = (k - 1) * dilation if isinstance(n, Expr) else (-(-n // stride) - 1) * stride + (k - 1) * dilation + 1 - n
+            raise NotLoweredError("padding to the same size of a dimension without a fixed extent")
+        missing = (
+            (k - 1) * dilation if isinstance(n, Expr) else (-(-n // stride) - 1) * stride + (k - 1) * dilation + 1 - n
+        )
         missing = max(0, missing)
         small = missing // 2
         before.append(small if auto_pad == "SAME_UPPER" else missing - small)
@@ -124,13 +126,15 @@ def _im2col(b: Builder, view: View, group: int, spatial: int) -> Value:
     head = (n,) if group == 1 else (n, group)
     target = (*head, lay.numel(shape[2 : 2 + spatial]), lay.numel(shape[2 + spatial :]))
     rows = b.lift(b.reshape(moved, target))
-    affine = all(ex.coefficient_of(s, ITER) is not None for d, s in zip(rows.shape, rows.layout.strides, strict=True) if d != 1)
+    affine = all(
+        ex.coefficient_of(s, ITER) is not None for d, s in zip(rows.shape, rows.layout.strides, strict=True) if d != 1
+    )
     return rows if affine else b.copy(rows)
 
 
 def _fixed(d: Dim) -> int:
     if isinstance(d, Expr):
-        raise NotLowered("a kernel without a fixed extent")
+        raise NotLoweredError("a kernel without a fixed extent")
     return d
 
 
@@ -155,7 +159,7 @@ def conv_transpose(
     strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
     extra = output_padding or [0] * spatial
     if auto_pad not in ("NOTSET", "VALID"):
-        raise NotLowered(f"auto_pad='{auto_pad}'")
+        raise NotLoweredError(f"auto_pad='{auto_pad}'")
     given = [0] * (2 * spatial) if pads is None or auto_pad == "VALID" else pads
     for axis, stride in enumerate(strides, 2):
         if stride > 1:
@@ -271,5 +275,3 @@ def global_average_pool(b: Builder, x: Value) -> Value:
 def global_max_pool(b: Builder, x: Value) -> Value:
     axes = list(range(2, rank_of(x)))
     return b.unsqueeze(greatest(b, x, axes), axes)
-
-

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLowered, Value, dtype_of, is_float, is_symbolic
+from workbench.frontend.values import NotLoweredError, Value, dtype_of, is_float, is_symbolic
 
 
 @operator("Add")
@@ -256,7 +256,7 @@ def gelu(b: Builder, x: Value, *, approximate: str = "none") -> Value:
         cubic = b.mul(b.mul(b.mul(x, x), x), 0.044715)
         gate = ar.tanh(b, b.mul(b.add(x, cubic), math.sqrt(2 / math.pi)))
     else:
-        raise NotLowered(f"approximate='{approximate}'")
+        raise NotLoweredError(f"approximate='{approximate}'")
     return b.mul(b.mul(x, 0.5), b.add(gate, 1.0))
 
 
@@ -265,7 +265,7 @@ def cast(b: Builder, x: Value, *, to: int, saturate: int = 1, round_mode: str = 
     from onnx import helper
 
     target = np.dtype(helper.tensor_dtype_to_np_dtype(to))
-    if is_symbolic(x) and target == np.int64:
+    if is_symbolic(x) and target in (np.int64, np.int32):  # shape arithmetic has one integer type
         return x
     return b.cast(x, target)
 
@@ -290,5 +290,5 @@ def dropout_with_inputs(
     b: Builder, x: Value, ratio: Value | None = None, training: Value | None = None, *, seed: int = 0
 ) -> tuple[Value, Value]:
     if training is not None and not (isinstance(training, np.ndarray) and not training.any()):
-        raise NotLowered("dropout in training mode")
+        raise NotLoweredError("dropout in training mode")
     return dropout(b, x)

@@ -14,11 +14,11 @@ from workbench.errors import ModelError, printable
 from workbench.frontend import operators as _operators  # registers the table's rows
 from workbench.frontend.builder import SMALL, Builder, fold
 from workbench.frontend.coverage import OperatorUse, operator_uses
-from workbench.frontend.model_file import ModelFile, node_name, open_model
+from workbench.frontend.model_file import ModelFile, node_name, open_model, place
 from workbench.frontend.opaque import OpaqueOperators
-from workbench.frontend.registry import Operator, find, numpy_fold
+from workbench.frontend.registry import Operator, find, foldable
 from workbench.frontend.tensors import TensorReader
-from workbench.frontend.values import NotLowered, Value, View, shape_of
+from workbench.frontend.values import NotLoweredError, Value, View
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
 from workbench.ir import ops
@@ -80,7 +80,9 @@ class _Import:
         self.dims.check_all_used()
         for node in self.model.nodes:
             self._lower(node)
-        graph = self.builder.finish(self.model.path.stem, [(v.name, self._output(v.name)) for v in self.model.graph.output])
+        graph = self.builder.finish(
+            self.model.path.stem, [(v.name, self._output(v.name)) for v in self.model.graph.output]
+        )
         graph.dims.update(self.dims.values)
         if self.opaque is not None:
             graph.custom_ops.update(self.opaque.specs)
@@ -151,20 +153,22 @@ class _Import:
         try:
             results = self._results(node, row, inputs)
         except ModelError as error:
-            raise type(error)(f"{_place(node)}: {error.message}", error.hint) from error
+            raise type(error)(f"{place(node)}: {error.message}", error.hint) from error
         except _INHERENT as error:
-            raise ModelError(f"{_place(node)}: {printable(str(error)) or type(error).__name__}") from error
-        if len(results) < sum(1 for name in node.output if name):
-            raise ModelError(f"{_place(node)}: more outputs than the operator has")
-        self.values.update(zip(node.output, results, strict=False))
-        self.values[""] = None
+            raise ModelError(f"{place(node)}: {printable(str(error)) or type(error).__name__}") from error
+        outputs = list(node.output)
+        if len(results) < len(outputs) and any(outputs[len(results) :]):
+            raise ModelError(f"{place(node)}: more outputs than the operator has")
+        for name, result in zip(outputs, results, strict=False):
+            if name:
+                self.values[name] = result
 
     def _results(self, node: Any, row: Operator | None, inputs: list[Value | None]) -> tuple[Value | None, ...]:
         try:
             if row is None:
-                raise NotLowered("the operator is not supported")
+                raise NotLoweredError("the operator is not supported")
             return self._apply(row, node, inputs)
-        except NotLowered:
+        except NotLoweredError:
             if self.opaque is None:
                 raise
             return (self.opaque.node(self.builder, node, inputs),)
@@ -172,24 +176,26 @@ class _Import:
     def _apply(self, row: Operator, node: Any, inputs: list[Value | None]) -> tuple[Value | None, ...]:
         if not row.fewest_inputs <= len(inputs) <= row.most_inputs:
             raise ModelError(f"{len(inputs)} inputs")
-        if any(x is None for x in inputs[: row.fewest_inputs]):
+        if row.fewest_inputs and any(x is None for x in inputs[: row.fewest_inputs]):
             raise ModelError("a required input is absent")
         attributes = self._attributes(row, node)
-        arrays = numpy_fold(row, inputs)
-        if arrays is not None:
-            result: Any = fold(lambda *xs: np.asarray(row.fold(*xs)), *arrays) if row.fold else None
-        else:
-            if "outputs" in row.attributes:
-                attributes["outputs"] = len(node.output)
-            result = row.lower(self.builder, *inputs, **attributes)
+        if row.fold is not None:
+            arrays = foldable(inputs)
+            if arrays is not None:
+                return (fold(row.fold, *arrays),)
+        if row.counts_outputs:
+            attributes["outputs"] = len(node.output)
+        result = row.lower(self.builder, *inputs, **attributes)
         return result if isinstance(result, tuple) else (result,)
 
     def _attributes(self, row: Operator, node: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        if not node.attribute and not row.required:
+            return found
         for attribute in node.attribute:
             name = _RENAMED.get(attribute.name, attribute.name)
-            if name not in row.attributes or name == "outputs":
-                raise NotLowered(f"attribute '{printable(attribute.name)}' is not supported")
+            if name not in row.attributes:
+                raise NotLoweredError(f"attribute '{printable(attribute.name)}' is not supported")
             found[name] = self._attribute(attribute)
         absent = row.required - found.keys()
         if absent:
@@ -213,7 +219,7 @@ class _Import:
             case 8:
                 return [s.decode("utf-8", "replace") for s in attribute.strings]
             case _:
-                raise NotLowered(f"attribute '{printable(attribute.name)}' is of an unsupported kind")
+                raise NotLoweredError(f"attribute '{printable(attribute.name)}' is of an unsupported kind")
 
     def _opset(self, domain: str) -> int:
         return self.model.opsets.get("" if domain == "ai.onnx" else domain, 1)
@@ -237,8 +243,8 @@ class NamedDims:
             return int(dim.dim_value)
         if dim.HasField("dim_value") and dim.dim_value != -1:
             raise ModelError(f"input '{printable(input_name)}' has the extent {dim.dim_value} on axis {axis}")
-        original = dim.dim_param or f"{input_name}_{axis}"
-        return ex.var(self._name(original))
+        named = any(c.isalnum() for c in dim.dim_param)  # some exporters write "?" for every unknown extent
+        return ex.var(self._name(dim.dim_param if named else f"{input_name}_{axis}"))
 
     def _name(self, original: str) -> str:
         known = self._names.get(original)
@@ -290,10 +296,3 @@ def _float_elements(tensor: Any) -> int:
 def _unsupported_text(use: OperatorUse) -> str:
     domain = f"{printable(use.domain)}::" if use.domain else ""
     return f"{domain}{printable(use.name)} x{use.count} (first: '{printable(use.first_node)}')"
-
-
-def _place(node: Any) -> str:
-    return f"node '{printable(node_name(node))}' ({printable(node.op_type)})"
-
-
-__all__ = ["Imported", "NamedDims", "import_model", "shape_of"]

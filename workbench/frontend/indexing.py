@@ -7,7 +7,7 @@ import numpy as np
 from workbench.frontend.builder import Builder
 from workbench.frontend.registry import operator
 from workbench.frontend.values import (
-    NotLowered,
+    NotLoweredError,
     Value,
     View,
     dims_array,
@@ -30,7 +30,7 @@ def from_front(b: Builder, index: Value, extent: Dim) -> Value:
     Raises IndexError when a known position is outside."""
     array = b.known(index)
     if array is None:
-        return b.select(b.less(index, 0), b.add(index, b.cast(dims_array([extent]).reshape(()), dtype_of(index))), index)
+        return wrap_negative(b, index, extent)
     if array.dtype == object or isinstance(extent, Expr):
         moved = [e if isinstance(e, Expr) or e >= 0 else extent + int(e) for e in array.reshape(-1).tolist()]
         return dims_array(moved).reshape(array.shape)
@@ -53,7 +53,7 @@ def gather(b: Builder, x: Value, index: Value, *, axis: int = 0) -> Value:
 def _gather_symbolic(b: Builder, x: Value, at: np.ndarray, axis: int) -> Value:
     """A position that depends on a dimension, such as the last row."""
     if at.size != 1:
-        raise NotLowered("positions that depend on dimensions")
+        raise NotLoweredError("positions that depend on dimensions")
     shape = shape_of(x)
     return b.reshape(b.slice(x, axis, at.reshape(-1)[0], 1, 1), (*shape[:axis], *at.shape, *shape[axis + 1 :]))
 
@@ -77,7 +77,7 @@ def gather_elements(b: Builder, x: Value, index: Value, *, axis: int = 0) -> Val
 def gather_nd(b: Builder, x: Value, index: Value, *, batch_dims: int = 0) -> Value:
     depth = shape_of(index)[-1]
     if isinstance(depth, Expr):
-        raise NotLowered("an index tuple whose length is a dimension")
+        raise NotLoweredError("an index tuple whose length is a dimension")
     flat, rest = _flat_index(b, index, shape_of(x), batch_dims, depth)
     rows = b.reshape(x, (lay.numel(shape_of(x)[: batch_dims + depth]), *rest))
     taken = b.take(rows, b.reshape(flat, (lay.numel(shape_of(flat)),)), 0)
@@ -113,10 +113,10 @@ def _scalar(b: Builder, value: Expr) -> Value:
 @operator("ScatterND", since=11)
 def scatter_nd(b: Builder, x: Value, index: Value, update: Value, *, reduction: str = "none") -> Value:
     if reduction != "none":
-        raise NotLowered(f"reduction='{reduction}'")
+        raise NotLoweredError(f"reduction='{reduction}'")
     depth = shape_of(index)[-1]
     if isinstance(depth, Expr):
-        raise NotLowered("an index tuple whose length is a dimension")
+        raise NotLoweredError("an index tuple whose length is a dimension")
     rows, rest = _flat_index(b, index, shape_of(x), 0, depth)
     width = lay.numel(rest)
     within = b.iota(Z, (*(1 for _ in shape_of(rows)), *rest), np.int64)
@@ -129,7 +129,7 @@ def scatter_elements(
     b: Builder, x: Value, index: Value, update: Value, *, axis: int = 0, reduction: str = "none"
 ) -> Value:
     if reduction != "none":
-        raise NotLowered(f"reduction='{reduction}'")
+        raise NotLoweredError(f"reduction='{reduction}'")
     axis = normalize_axis(axis, rank_of(x))
     shape = shape_of(index)
     at = b.cast(from_front(b, index, shape_of(x)[axis]), np.int64)
@@ -156,13 +156,14 @@ def one_hot(b: Builder, index: Value, depth: Value, values: Value, *, axis: int 
 
     count = as_dims(depth, "the depth")[0]
     place = normalize_axis(axis, rank_of(index) + 1)
-    at = b.unsqueeze(from_front_unchecked(b, b.cast(index, np.int64), count), [place])
+    at = b.unsqueeze(wrap_negative(b, b.cast(index, np.int64), count), [place])
     shape = tuple(count if a == place else 1 for a in range(rank_of(at)))
     hit = ar.equal(b, at, b.iota(Z, shape, np.int64))
     off, on = (b.reshape(b.slice(values, 0, i, 1, 1), ()) for i in range(2))
     return b.select(hit, on, off)
 
 
-def from_front_unchecked(b: Builder, index: Value, extent: Dim) -> Value:
+def wrap_negative(b: Builder, index: Value, extent: Dim) -> Value:
     """As `from_front`, for positions that may lie outside."""
-    return b.select(b.less(index, 0), b.add(index, b.cast(dims_array([extent]).reshape(()), dtype_of(index))), index)
+    length = b.cast(dims_array([extent]).reshape(()), dtype_of(index))
+    return b.select(b.less(index, 0), b.add(index, length), index)

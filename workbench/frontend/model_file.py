@@ -14,7 +14,7 @@ from workbench.frontend.registry import MAX_OPSET, MIN_OPSET, standard
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A decoded model. `opsets` is by domain, the standard one being ''. `nodes` are those some output needs, in order."""
+    """A decoded model. `opsets` is by domain, the standard one ''; `nodes` are what the outputs need, in order."""
 
     path: Path
     proto: Any
@@ -61,12 +61,11 @@ def _decode(path: Path) -> Any:
     if not data:
         raise ModelError(f"{shown} is empty")
     import onnx
-    from google.protobuf.message import DecodeError
 
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except DecodeError:
+    except Exception:  # protobuf's DecodeError, whichever implementation of it is in use
         raise ModelError(f"{shown} is not a readable ONNX model: it is truncated or of another format") from None
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError(f"{shown} is not an ONNX model: it has no graph")
@@ -124,11 +123,8 @@ def _unordered(blocked: Sequence[Any], made: set[str]) -> ModelError:
     for node in blocked:
         for name in node.input:
             if name and name not in made and name not in later:
-                return ModelError(
-                    f"node '{printable(node_name(node))}' ({node.op_type}) reads '{printable(name)}', which nothing makes"
-                )
-    first = blocked[0]
-    return ModelError(f"the graph has a cycle through node '{printable(node_name(first))}' ({first.op_type})")
+                return ModelError(f"{place(node)} reads '{printable(name)}', which nothing makes")
+    return ModelError(f"the graph has a cycle through {place(blocked[0])}")
 
 
 def _needed(order: Sequence[Any], graph: Any) -> list[Any]:
@@ -143,6 +139,11 @@ def _needed(order: Sequence[Any], graph: Any) -> list[Any]:
                     wanted.update(name for inner in attribute.g.node for name in inner.input)
             kept.append(node)
     return kept[::-1]
+
+
+def place(node: Any) -> str:
+    """A node as error messages name it."""
+    return f"node '{printable(node_name(node))}' ({printable(node.op_type)})"
 
 
 def node_name(node: Any) -> str:

@@ -11,12 +11,13 @@ from workbench.frontend.builder import FOLD_LIMIT, Builder
 from workbench.frontend.constants import checked_shape
 from workbench.frontend.registry import operator
 from workbench.frontend.values import (
-    NotLowered,
+    NotLoweredError,
     Value,
     as_dims,
     as_ints,
     broadcast,
     dtype_of,
+    is_symbolic,
     normalize_axis,
     plain,
     rank_of,
@@ -167,7 +168,7 @@ def _clamped(v: Dim, extent: Dim, low: Dim, high: Dim) -> Dim:
     if not isinstance(v, Expr) and v < 0:
         v = ex.as_dim(ex.as_expr(extent) + v)
         return low if not isinstance(v, Expr) and v < 0 else v
-    if not isinstance(v, Expr) and v >= 1 << 31:
+    if not isinstance(v, Expr) and v >= (1 << 31) - 1:
         return high
     if isinstance(v, Expr) and not isinstance(extent, Expr):
         return v  # a dimension that names part of a table is taken to fit it
@@ -224,9 +225,11 @@ def concat(b: Builder, *inputs: Value, axis: int) -> Value:
     first = shape_of(parts[0])
     for x in parts:
         shape = shape_of(x)
-        if len(shape) != len(first) or any(p != q for i, (p, q) in enumerate(zip(shape, first, strict=True)) if i != axis):
+        if len(shape) != len(first) or any(
+            p != q for i, (p, q) in enumerate(zip(shape, first, strict=True)) if i != axis
+        ):
             raise ValueError("cannot join " + " and ".join(lay.show(shape_of(p)) for p in parts))
-        if dtype_of(x) != dtype_of(parts[0]):
+        if dtype_of(x) != dtype_of(parts[0]) and not any(is_symbolic(p) for p in parts):
             raise ValueError(f"cannot join {dtype_of(x)} and {dtype_of(parts[0])}")
     if len(parts) == 1:
         return parts[0]
@@ -250,10 +253,8 @@ def join_two(b: Builder, left: Value, right: Value, axis: int) -> Value:
     n, m = ex.as_expr(shape_of(left)[axis]), ex.as_expr(shape_of(right)[axis])
     total = ex.as_dim(n + m)
     place = along(rank_of(left), axis, total)
-    is_left = b.less(b.iota(Z, place, np.int64), ex.as_dim(n)) if n.constant is not None else b.less(
-        b.iota(Z, place, np.int64), b.lift(np.asarray(n, object))
-    )
-    return b.select(is_left, b.remap(left, axis, wrapped(ex.ZERO, n), total), b.remap(right, axis, wrapped(n, m), total))
+    is_left = b.less(b.iota(Z, place, np.int64), plain(np.asarray(n, object)))
+    return b.select(is_left, placed_at(b, left, axis, ex.ZERO, total), placed_at(b, right, axis, n, total))
 
 
 def along(rank: int, axis: int, extent: Dim) -> tuple[Dim, ...]:
@@ -261,11 +262,16 @@ def along(rank: int, axis: int, extent: Dim) -> tuple[Dim, ...]:
     return tuple(extent if a == axis else 1 for a in range(rank))
 
 
-def wrapped(start: Expr, extent: Expr) -> Expr:
-    """`(z - start) % extent` with a numerator that is never negative."""
-    if start.constant is not None and extent.constant is not None:
-        return (Z + (-start.constant % extent.constant)) % extent
-    return (Z + start * (extent - 1)) % extent
+def placed_at(b: Builder, x: Value, axis: int, start: Expr, total: Dim) -> Value:
+    """`total` elements along `axis`, those of `x` from `start` on; before and after them any of its elements."""
+    n = ex.as_expr(shape_of(x)[axis])
+    if start is ex.ZERO:
+        return b.remap(x, axis, Z % n, total)
+    if n.constant is None:  # no remainder of a named extent is shown to have a numerator that is never negative
+        return b.take(x, b.iota(Z - start, (total,), np.int64), axis)
+    known = start.constant
+    shift = start * (n - 1) if known is None else ex.const(-known % n.constant)
+    return b.remap(x, axis, (Z + shift) % n, total)
 
 
 @operator("Pad", since=2)
@@ -314,16 +320,16 @@ def pad_axes(
 
 def _reflected(mode: str, extent: Dim, low: int, high: int) -> np.ndarray:
     if isinstance(extent, Expr):
-        raise NotLowered(f"padding by '{mode}' of a dimension without a fixed extent")
+        raise NotLoweredError(f"padding by '{mode}' of a dimension without a fixed extent")
     if low + extent + high > FOLD_LIMIT:
-        raise NotLowered("padding of more than a million elements")
+        raise NotLoweredError("padding of more than a million elements")
     at = np.arange(-low, extent + high)
     if mode == "edge":
         return np.clip(at, 0, extent - 1)
     if mode == "wrap":
         return at % extent
     if mode != "reflect":
-        raise NotLowered(f"padding mode '{mode}'")
+        raise NotLoweredError(f"padding mode '{mode}'")
     period = max(1, 2 * extent - 2)
     at = at % period
     return np.where(at < extent, at, period - at)
@@ -342,7 +348,7 @@ def _pad_constant(b: Builder, x: Value, before: Sequence[int], after: Sequence[i
         for kept in (b.less(b.like(low - 1, at), at) if low else None, b.less(at, end) if high else None):
             if kept is not None:
                 inside = b.select(inside, kept, False)
-        x = b.remap(x, axis, wrapped(ex.const(low), n), total)
+        x = placed_at(b, x, axis, ex.const(low), total)
     return b.select(inside, x, fill)
 
 
@@ -365,4 +371,3 @@ def space_to_depth(b: Builder, x: Value, *, blocksize: int) -> Value:
     down, across = (ex.as_dim(ex.as_expr(d) // s) for d in (h, w))
     y = b.transpose(b.reshape(x, (n, c, down, s, across, s)), [0, 3, 5, 1, 2, 4])
     return b.reshape(y, (n, c * s * s, down, across))
-

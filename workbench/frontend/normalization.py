@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import Builder
-from workbench.frontend.reduction import greatest, mean, total
+from workbench.frontend.reduction import arg_max, greatest, mean, total
 from workbench.frontend.registry import operator
-from workbench.frontend.values import Value, dtype_of, normalize_axis, rank_of, shape_of
+from workbench.frontend.values import NotLoweredError, Value, dtype_of, normalize_axis, rank_of, shape_of
 from workbench.ir import layout as lay
-
-
-def _keeping(b: Builder, x: Value, axes: Sequence[int]) -> Value:
-    return b.unsqueeze(x, axes)
+from workbench.ir.expr import Z
 
 
 def _shifted(b: Builder, x: Value, axis: int) -> Value:
@@ -33,16 +30,11 @@ def _log_softmax(b: Builder, x: Value, axis: int) -> Value:
 
 
 def _hard_max(b: Builder, x: Value, axis: int) -> Value:
-    from workbench.frontend.reduction import arg_max
-    from workbench.ir.expr import Z
-
     shape = tuple(d if a == axis else 1 for a, d in enumerate(shape_of(x)))
     return b.cast(ar.equal(b, b.iota(Z, shape, np.int64), arg_max(b, x, axis=axis)), dtype_of(x))
 
 
-def _register(name: str, of: object) -> None:
-    over = {"Softmax": _softmax, "LogSoftmax": _log_softmax, "Hardmax": _hard_max}[name]
-
+def _register(name: str, over: Callable[[Builder, Value, int], Value]) -> None:
     @operator(name)
     def flattened(b: Builder, x: Value, *, axis: int = 1) -> Value:
         """Until opset 13 everything from `axis` on is one axis."""
@@ -58,15 +50,16 @@ def _register(name: str, of: object) -> None:
         return over(b, x, normalize_axis(axis, rank_of(x)))
 
 
-for _name in ("Softmax", "LogSoftmax", "Hardmax"):
-    _register(_name, None)
+_register("Softmax", _softmax)
+_register("LogSoftmax", _log_softmax)
+_register("Hardmax", _hard_max)
 
 
 def standardized(b: Builder, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
     """`x` with mean 0 and variance 1 over `axes`; then the mean and 1/deviation, with extents of 1 on `axes`."""
-    center = _keeping(b, mean(b, x, axes), axes)
+    center = b.unsqueeze(mean(b, x, axes), axes)
     moved = ar.sub(b, x, center)
-    variance = _keeping(b, mean(b, b.mul(moved, moved), axes), axes)
+    variance = b.unsqueeze(mean(b, b.mul(moved, moved), axes), axes)
     scale = ar.recip(b, b.unary("Sqrt", b.add(variance, epsilon)))
     return b.mul(moved, scale), center, scale
 
@@ -94,7 +87,7 @@ def rms_normalization(
 ) -> Value:
     rank = rank_of(x)
     axes = range(normalize_axis(axis, rank), rank)
-    square = _keeping(b, mean(b, b.mul(x, x), axes), axes)
+    square = b.unsqueeze(mean(b, b.mul(x, x), axes), axes)
     return b.mul(b.mul(x, ar.recip(b, b.unary("Sqrt", b.add(square, epsilon)))), scale)
 
 
@@ -113,7 +106,7 @@ def batch_normalization(
     spatial: int = 1,
 ) -> Value:
     if training_mode:
-        raise ar.NotLowered("batch normalization in training mode")
+        raise NotLoweredError("batch normalization in training mode")
     factor = b.mul(scale, ar.recip(b, b.unary("Sqrt", b.add(variance, epsilon))))
     rest = ar.sub(b, bias, b.mul(average, factor))
     return b.add(b.mul(x, per_channel(b, factor, rank_of(x))), per_channel(b, rest, rank_of(x)))

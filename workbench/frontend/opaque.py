@@ -12,7 +12,7 @@ from workbench.frontend.builder import Builder
 from workbench.frontend.coverage import OperatorUse
 from workbench.frontend.model_file import ModelFile, node_name
 from workbench.frontend.registry import standard
-from workbench.frontend.values import NotLowered, Value, View
+from workbench.frontend.values import NotLoweredError, Value, View
 from workbench.ir import dtype as dt
 from workbench.ir import ops
 from workbench.ir.dtype import DType
@@ -36,7 +36,7 @@ class OpaqueOperators:
         """The CustomOp node of an ONNX node; operands that are not contiguous are copied first."""
         inferred = self._inferred.get(node.output[0])
         if inferred is None or len(node.output) != 1 or _has_subgraph(node):
-            raise NotLowered("the operator is not supported, and the shape of its result is not known")
+            raise NotLoweredError("the operator is not supported, and the shape of its result is not known")
         shape, dtype = inferred
         views = [builder.contiguous(x) for x in inputs if x is not None]
         spec_id = len(self.specs)

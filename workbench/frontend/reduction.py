@@ -10,7 +10,7 @@ from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import Builder
 from workbench.frontend.registry import operator
 from workbench.frontend.values import (
-    NotLowered,
+    NotLoweredError,
     Value,
     as_ints,
     dims_array,
@@ -35,7 +35,7 @@ def mean(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     """The mean over `axes` of floats."""
     count = lay.numel([shape_of(x)[a] for a in axes])
     if not is_float(x):
-        raise NotLowered("a mean of integers")
+        raise NotLoweredError("a mean of integers")
     if isinstance(count, Expr):
         return b.mul(total(b, x, axes), ar.recip(b, b.cast(dims_array([count]).reshape(()), dtype_of(x))))
     return b.mul(total(b, x, axes), 1 / count)
@@ -60,7 +60,7 @@ def least(b: Builder, x: Value, axes: Sequence[int]) -> Value:
 def _product(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     count = lay.numel([shape_of(x)[a] for a in axes])
     if isinstance(count, Expr) or count > 64:
-        raise NotLowered("a product of more than 64 elements")
+        raise NotLoweredError("a product of more than 64 elements")
     kept = [a for a in range(rank_of(x)) if a not in axes]
     rows = b.reshape(b.transpose(x, [*axes, *kept]), (count, *(shape_of(x)[a] for a in kept)))
     shape = shape_of(rows)[1:]

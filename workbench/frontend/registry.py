@@ -7,7 +7,7 @@ attributes as keyword-only parameters. `outputs` is passed, as a keyword, to tho
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from workbench.frontend.values import Value
 
-Lower = Callable[..., Value | tuple[Value | None, ...]]
+Lower = Callable[..., Any]
+"""Takes a builder and values; returns a value or a tuple of them."""
 
 MIN_OPSET = 7
 MAX_OPSET = 25
@@ -34,6 +35,7 @@ class Operator:
     required: frozenset[str]
     fewest_inputs: int
     most_inputs: int
+    counts_outputs: bool
     fold: Callable[..., Any] | None
 
 
@@ -41,12 +43,12 @@ _TABLE: dict[tuple[str, str], list[Operator]] = {}
 _UNBOUNDED = 1 << 30
 
 
-def operator(
+def operator[F: Lower](
     *names: str, since: int = 1, domain: str = "", fold: Callable[..., Any] | None = None
-) -> Callable[[Lower], Lower]:
+) -> Callable[[F], F]:
     """Register the decorated function as the meaning of `names` from opset version `since` on."""
 
-    def register(lower: Lower) -> Lower:
+    def register(lower: F) -> F:
         parameters = list(inspect.signature(lower).parameters.values())[1:]
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         inputs = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -57,10 +59,11 @@ def operator(
                 name,
                 since,
                 lower,
-                frozenset(p.name for p in keywords),
+                frozenset(p.name for p in keywords if p.name != "outputs"),
                 frozenset(p.name for p in keywords if p.default is p.empty and p.name != "outputs"),
                 sum(p.default is p.empty for p in inputs),
                 _UNBOUNDED if rest else len(inputs),
+                any(p.name == "outputs" for p in keywords),
                 fold,
             )
             versions = _TABLE.setdefault((domain, name), [])
@@ -89,9 +92,7 @@ def supported_operators() -> list[tuple[str, str, tuple[int, ...]]]:
     return sorted((domain, name, tuple(r.since for r in reversed(rows))) for (domain, name), rows in _TABLE.items())
 
 
-def numpy_fold(row: Operator, inputs: list[Value | None]) -> list[np.ndarray] | None:
-    """The inputs as arrays when `row.fold` applies to them, else None."""
-    if row.fold is None:
-        return None
+def foldable(inputs: Sequence[Value | None]) -> list[np.ndarray] | None:
+    """The inputs as arrays when a NumPy function applies to all of them, else None."""
     arrays = [x for x in inputs if isinstance(x, np.ndarray) and x.dtype != object]
     return arrays if len(arrays) == len(inputs) else None

@@ -1,4 +1,4 @@
-"""Tensors of a model: sizes checked before anything is allocated, data kept by reference, weights that are not there."""
+"""Tensors of a model: sizes checked before anything is allocated, data kept by reference, missing weights marked."""
 
 from __future__ import annotations
 
@@ -66,32 +66,35 @@ class TensorReader:
 
     def _external(self, tensor: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | ExternalData:
         fields = {entry.key: entry.value for entry in tensor.external_data}
-        where = f"external data of '{printable(tensor.name)}'"
         try:
             offset = int(fields.get("offset") or 0)
             length = int(fields["length"]) if fields.get("length") else math.prod(shape) * dtype.itemsize
         except ValueError:
-            raise ModelError(f"{where} has an offset or length that is no integer") from None
+            raise ModelError(f"{_where(tensor)} has an offset or length that is no integer") from None
         if offset < 0 or length != math.prod(shape) * dtype.itemsize:
             raise _mismatch(tensor, shape, dtype, math.prod(shape) * dtype.itemsize, length)
-        path, mapped = self._map(fields.get("location", ""), where)
+        path, mapped = self._map(fields.get("location", ""), tensor)
         if mapped is None:
             self.missing.append(tensor.name)
             if self.random_weights:
                 return RandomData(path, offset, length, zlib.crc32(tensor.name.encode()))
             return ExternalData(path, offset, length)
         if offset + length > mapped.size:
-            raise ModelError(f"{where} ends at byte {offset + length} of {path.name}, which has {mapped.size}")
+            raise ModelError(f"{_where(tensor)} ends at byte {offset + length} of {path.name}, which has {mapped.size}")
         return mapped[offset : offset + length].view(dtype).reshape(shape)
 
-    def _map(self, location: str, where: str) -> tuple[Path, np.ndarray | None]:
+    def _map(self, location: str, tensor: Any) -> tuple[Path, np.ndarray | None]:
         found = self._mapped.get(location)
         if found is None:
             path = (self.folder / location).resolve() if "\0" not in location else self.folder
             if not path.is_relative_to(self.folder) or path == self.folder:
-                raise ModelError(f"{where} lies outside the model's folder: '{printable(location)}'")
+                raise ModelError(f"{_where(tensor)} lies outside the model's folder: '{printable(location)}'")
             found = self._mapped[location] = (path, _map_file(path))
         return found
+
+
+def _where(tensor: Any) -> str:
+    return f"external data of '{printable(tensor.name)}'"
 
 
 def _map_file(path: Path) -> np.ndarray | None:
@@ -109,15 +112,16 @@ def _declared(tensor: Any) -> tuple[tuple[int, ...], np.dtype]:
     from onnx import helper
 
     shape = tuple(tensor.dims)
-    name = printable(tensor.name)
     if any(d < 0 for d in shape):
-        raise ModelError(f"tensor '{name}' declares a negative extent: {list(shape)}")
+        raise ModelError(f"tensor '{printable(tensor.name)}' declares a negative extent: {list(shape)}")
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except (KeyError, ValueError, TypeError):
-        raise ModelError(f"tensor '{name}' has an unknown element type ({tensor.data_type})") from None
+        raise ModelError(
+            f"tensor '{printable(tensor.name)}' has an unknown element type ({tensor.data_type})"
+        ) from None
     if math.prod(shape) * dtype.itemsize > _MOST_BYTES:
-        raise ModelError(f"tensor '{name}' declares an absurd size: {list(shape)}")
+        raise ModelError(f"tensor '{printable(tensor.name)}' declares an absurd size: {list(shape)}")
     return shape, dtype
 
 

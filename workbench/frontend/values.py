@@ -36,7 +36,7 @@ class View:
 Value = np.ndarray | View
 
 
-class NotLowered(ModelError):
+class NotLoweredError(ModelError):
     """An operator whose attributes or operands ask for what the importer does not lower."""
 
 
@@ -67,15 +67,15 @@ def is_symbolic(x: Value) -> bool:
     return isinstance(x, np.ndarray) and x.dtype == object
 
 
-def plain(array: Any) -> np.ndarray:
-    """`array` with dtype object only where an element is an expression that is no plain integer."""
-    array = np.asarray(array)
+def plain(values: Any) -> np.ndarray:
+    """`values` as an array, with dtype object only where an element is an expression that is no plain integer."""
+    array: np.ndarray = np.asarray(values)
     if array.dtype != object:
         return array
     elements = [ex.as_dim(e) for e in array.reshape(-1)]
     if not any(isinstance(e, Expr) for e in elements):
         return np.asarray(elements, np.int64).reshape(array.shape)
-    result = np.empty(len(elements), object)
+    result: np.ndarray = np.empty(len(elements), object)
     result[:] = elements
     return result.reshape(array.shape)
 
@@ -90,9 +90,9 @@ def dims_array(dims: Sequence[Dim]) -> np.ndarray:
 def as_dims(x: Value | None, what: str) -> list[Dim]:
     """The elements of a known integer tensor, in order.
 
-    Raises NotLowered when `x` is only known at run time."""
+    Raises NotLoweredError when `x` is only known at run time."""
     if not isinstance(x, np.ndarray):
-        raise NotLowered(f"{what} must be known when the model is opened, and is computed from its inputs")
+        raise NotLoweredError(f"{what} must be known when the model is opened, and is computed from its inputs")
     if x.dtype == object:
         return [ex.as_dim(e) for e in x.reshape(-1)]
     return [int(e) for e in x.reshape(-1)]
@@ -103,7 +103,7 @@ def as_ints(x: Value | None, what: str) -> list[int]:
     dims = as_dims(x, what)
     for d in dims:
         if isinstance(d, Expr):
-            raise NotLowered(f"{what} depends on the dimension {d}")
+            raise NotLoweredError(f"{what} depends on the dimension {d}")
     return [int(d) for d in dims if not isinstance(d, Expr)]
 
 
@@ -121,15 +121,19 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
     Raises ValueError when two extents differ and neither is 1."""
     first = shapes[0]
-    if all(s == first for s in shapes):
+    for other in shapes[1:]:
+        if other != first:
+            break
+    else:
         return first
     rank = max(len(s) for s in shapes)
     result: list[Dim] = [1] * rank
     for shape in shapes:
         for position, d in enumerate(shape, rank - len(shape)):
-            if d == 1 or d == result[position]:
+            held = result[position]
+            if d is held or d == 1 or d == held:
                 continue
-            if result[position] != 1:
+            if held != 1:
                 raise ValueError("cannot broadcast " + " with ".join(lay.show(s) for s in shapes))
             result[position] = d
     return tuple(result)
