@@ -1,0 +1,117 @@
+"""What kernels are checked against: LLIR by its definition, in NumPy, over buffers that end at a guard page."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from workbench.ir import expr as ex
+from workbench.ir.dtype import BY_NAME
+from workbench.ir.llir import (
+    Apply,
+    Body,
+    Buffer,
+    GatherLoad,
+    Immediate,
+    Load,
+    MapKernel,
+    Position,
+    Program,
+    ReduceKernel,
+)
+from workbench.ir.ops import ELEMENTWISE
+from workbench.runtime import get_runtime
+from workbench.runtime.cpu.jit import compile_source
+from workbench.runtime.protocol import NativeLaunch
+
+PAGE = mmap.PAGESIZE
+CANARY = 0xA5
+Arrays = Mapping[int, np.ndarray]
+
+
+def value_of(body: Body, place: Mapping[str, Any], arrays: Arrays) -> np.ndarray:
+    """`body` at every place of the iteration space (`place`: index arrays by axis name)."""
+    with np.errstate(all="ignore"):
+        match body:
+            case Immediate(value, dtype):
+                return np.asarray(value, dtype.numpy)
+            case Load(buffer, address, _):
+                return np.asarray(arrays[buffer][ex.evaluate(address, place)])
+            case GatherLoad(buffer, address, index, extent, _):
+                chosen = np.clip(value_of(index, place, arrays).astype(np.int64), 0, extent - 1)
+                return np.asarray(arrays[buffer][ex.evaluate(address, {**place, "#g": chosen})])
+            case Position(value, dtype):
+                return np.asarray(ex.evaluate(value, place)).astype(dtype.numpy)
+            case Apply("Cast", (operand,), dtype):
+                return value_of(operand, place, arrays).astype(dtype.numpy)
+            case Apply(name, operands, dtype):
+                values = [value_of(o, place, arrays) for o in operands]
+                return np.asarray(ELEMENTWISE[name].compute(*values)).astype(dtype.numpy)
+
+
+def expected_of(kernel: MapKernel | ReduceKernel, arrays: Arrays, dtype: np.dtype) -> np.ndarray:
+    """The flat result of `kernel` over flat arrays; f32 sums are taken in f64."""
+    shape = kernel.iteration if isinstance(kernel, ReduceKernel) else kernel.shape
+    place = {f"#{i}": index for i, index in enumerate(np.indices(shape, np.int64))}
+    full = np.broadcast_to(value_of(kernel.body, place, arrays), shape)
+    if isinstance(kernel, ReduceKernel):
+        if kernel.combine == "sum":
+            full = full.sum(-1, dtype=np.float64 if np.issubdtype(dtype, np.floating) else dtype)
+        elif full.shape[-1]:
+            full = full.max(-1)
+        else:
+            least = False if dtype == np.bool_ else -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+            full = np.full(full.shape[:-1], least)
+    return np.ascontiguousarray(full).astype(dtype).reshape(-1)
+
+
+def guarded(array: np.ndarray) -> np.ndarray:
+    """A copy whose last byte lies before a page that cannot be read: a read past the end is a crash."""
+    size = max(PAGE, -(-array.nbytes // PAGE) * PAGE)
+    memory = mmap.mmap(-1, size + PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + size), PAGE, 0) == 0
+    copy = np.frombuffer(memory, array.dtype, array.size, size - array.nbytes)
+    copy[...] = array.reshape(-1)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def run_kernel() -> Callable[..., np.ndarray]:
+    """`run_kernel(kernel, arrays, dtype)`: the flat output of a compiled kernel whose out is buffer 0.
+
+    Inputs end at a guard page; bytes around the output must not change."""
+
+    def run(kernel: MapKernel | ReduceKernel, arrays: Arrays, dtype: np.dtype) -> np.ndarray:
+        count = int(np.prod(kernel.shape, dtype=np.int64))
+        by_numpy = {d.numpy: d for d in BY_NAME.values()}
+        buffers = [Buffer(0, by_numpy[dtype], count, "output", 0)]
+        for i in sorted(arrays):
+            buffers.append(Buffer(i, by_numpy[arrays[i].dtype], arrays[i].size, "input", 0))
+        plan = get_runtime("cpu").plan(Program(buffers, [kernel], [0]), {})
+        if not plan.launches:
+            return np.empty(0, dtype)
+        (launch,) = plan.launches
+        assert isinstance(launch, NativeLaunch)
+        function, _ = compile_source(launch.source, plan.sources[launch.source], len(launch.buffers))
+        margin = 128
+        nbytes = count * dtype.itemsize
+        memory = np.full(nbytes + 2 * margin, CANARY, np.uint8)
+        held = {i: guarded(a) for i, a in arrays.items()}
+        places = {0: memory.ctypes.data + margin} | {i: a.ctypes.data for i, a in held.items()}
+        function(*(places[b] for b in launch.buffers))
+        assert (memory[:margin] == CANARY).all()
+        assert (memory[margin + nbytes :] == CANARY).all()
+        return memory[margin : margin + nbytes].copy().view(dtype)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def expected_kernel() -> Callable[..., np.ndarray]:
+    """`expected_kernel(kernel, arrays, dtype)`: the same by the definition of LLIR."""
+    return expected_of
