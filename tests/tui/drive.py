@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from tests.tui.llama import FakeClient
 from workbench.tui.app import WorkbenchApp
@@ -32,6 +33,13 @@ class Driven:
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def type(self, text: str) -> None:
+        """Put text into the focused field at once."""
+        field = self.app.focused
+        assert isinstance(field, Input)
+        field.insert_text_at_cursor(text)
         await self.pilot.pause()
 
     async def until(self, holds: Callable[[], object], seconds: float = 5.0) -> None:

@@ -28,7 +28,7 @@ class ChromeLine(Widget):
 
     def say(self, text: Text) -> None:
         """Show `text`."""
-        if text != self.text or text.spans != self.text.spans:
+        if text != self.text:
             self.text = text
             self.refresh()
 

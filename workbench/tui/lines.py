@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -23,11 +22,11 @@ class Lines(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
-        self.lines: Sequence[Text] = ()
+        self.lines: list[Text] = []
 
-    def show(self, lines: Sequence[Text]) -> None:
+    def show(self, lines: list[Text]) -> None:
         """Replace all lines; nothing is drawn when they are the same as before."""
-        if list(lines) == list(self.lines) and [line.spans for line in lines] == [line.spans for line in self.lines]:
+        if lines == self.lines and [line.style for line in lines] == [line.style for line in self.lines]:
             return
         self.lines = lines
         width = max((line.cell_len for line in lines), default=0)

@@ -293,7 +293,7 @@ class GraphPane(Pane):
 
     def _set_label(self, node: TreeNode[Row], label: Text) -> None:
         known = self._labels.get(node.id)
-        if known is None or known != label or known.spans != label.spans:
+        if known is None or known != label:
             self._labels[node.id] = label
             node.set_label(label)
 

@@ -37,7 +37,6 @@ class LogScreen(ModalScreen[None]):
         self.set_class(look(self).glyphs.border == "ascii", "ascii")
         self.paint(self.scene)
         self.board.focus()
-        self.call_after_refresh(self.board.action_bottom)
 
     def paint(self, scene: Scene) -> None:
         """Show lines that are new."""
@@ -45,7 +44,7 @@ class LogScreen(ModalScreen[None]):
         at_end = self.board.scroll_offset.y >= self.board.max_scroll_y
         self.board.show(log_lines(scene, look(self)))
         if at_end:
-            self.board.action_bottom()
+            self.call_after_refresh(self.board.action_bottom)
 
     def action_close(self) -> None:
         self.dismiss()

@@ -1,0 +1,258 @@
+"""What the panes show of a session, and how they are moved through."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.tui import llama
+from tests.tui.drive import SIZES, Driven, driven
+from workbench.session import events as ev
+from workbench.tui.panes.graph import PAGE
+from workbench.tui.panes.rules import COLUMNS, merged
+
+
+def labels(drive: Driven) -> list[str]:
+    tree = drive.bench.graph.outline
+    return [str(tree.get_node_at_line(line).label) for line in range(tree.last_line + 1)]
+
+
+def column(drive: Driven, index: int) -> list[str]:
+    table = drive.bench.rules.table
+    return [table.get_row_at(row)[index].plain.strip() for row in range(table.row_count)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_all_panes_are_filled(size: tuple[int, int]) -> None:
+    async with driven(llama.FakeClient(llama.whole()), size) as drive:
+        for key, words in (
+            ("1", ("llama-3.2-1b.onnx", "group 1 ×3", "96 nodes", "×2.27")),
+            ("2", ("(ruleset lower)", "; chunk 7")),
+            ("3", ("matches", "cublas-sgemm-nn", "5 of 25 never fired")),
+            ("4", ("240/240", "✓ verified", "5.133 ms", "38 profiled", "numerically wrong")),
+        ):
+            await drive.press(key)
+            await drive.until(lambda words=words: all(word in drive.screen() for word in words))
+
+
+async def test_the_header_says_what_runs_and_how_far_it_is() -> None:
+    async with driven(llama.FakeClient(llama.under_way())) as drive:
+        for part in ("llama-3.2-1b.onnx", "cuda", "H200", "llama-7f3a", "search 101/240", "seed 7", "● running"):
+            assert part in drive.rows()[0]
+        drive.client.more.put_nowait(ev.Paused(at=12.0))
+        await drive.until(lambda: "paused" in drive.rows()[0])
+        drive.client.more.put_nowait(ev.Resumed(at=12.5))
+        drive.client.more.put_nowait(ev.Cancelled(stage="search", at=13.0))
+        await drive.until(lambda: "cancelled" in drive.rows()[0])
+
+
+async def test_a_finished_session_says_whether_it_is_right() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        assert "✓ finished" in drive.rows()[0]
+    wrong = [*llama.whole()[:-1], ev.SessionFinished(ok=False, seconds=24.0, report="r", at=24.6)]
+    async with driven(llama.FakeClient(wrong)) as drive:
+        assert "✗ finished, not right" in drive.rows()[0]
+
+
+async def test_the_tree_asks_for_nodes_only_when_a_chunk_is_unfolded() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        assert drive.client.asked == []
+        await drive.press("j", "j", "enter")
+        assert drive.client.asked == []
+        assert [label.split()[1] for label in labels(drive) if label.startswith("chunk")] == ["1", "3", "5"]
+        await drive.press("j", "j", "enter")
+        assert drive.client.asked == [3]
+        row = llama.node_rows(3)[0]
+        await drive.press("j")
+        await drive.until(lambda: drive.app.scene.selection.node == row)
+        assert f"{row.id} {row.name}" in drive.screen()
+        assert "◆" in next(label for label in labels(drive) if label.strip().startswith(str(600 + 95)))
+
+
+async def test_a_chunk_of_ten_thousand_nodes_is_paged() -> None:
+    rows = [ev.NodeRow(i, "Add", "[16]", "f32", f"n{i}", [], i + 1) for i in range(10_000)]
+    client = llama.FakeClient(llama.whole(), rows={0: rows})
+    async with driven(client) as drive:
+        await drive.press("j", "enter", "j", "enter")
+        assert sum("Add" in label for label in labels(drive)) == PAGE
+        more = next(line for line, label in enumerate(labels(drive)) if "9,800 more" in label)
+        drive.bench.graph.outline.cursor_line = more
+        await drive.press("enter")
+        await drive.until(lambda: sum("Add" in label for label in labels(drive)) == 2 * PAGE)
+        assert any("9,600 more" in label for label in labels(drive))
+        await drive.press("/")
+        await drive.type("n9999")
+        await drive.press("enter")
+        await drive.until(lambda: any("n9999" in label for label in labels(drive)))
+        assert sum("Add" in label for label in labels(drive)) == 1
+
+
+async def test_filtering_the_graph_keeps_what_matches_and_escape_brings_all_back() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        before = labels(drive)
+        await drive.press("/")
+        await drive.type("sumreduce f32")
+        await drive.until(lambda: any("SumReduce" in label for label in labels(drive)))
+        nodes = [label for label in labels(drive)[1:] if not label.startswith("chunk")]
+        assert nodes
+        assert all("SumReduce" in label and "f32" in label for label in nodes)
+        await drive.press("escape")
+        await drive.until(lambda: labels(drive) == before)
+        await drive.press("/")
+        await drive.type("no such node")
+        await drive.until(lambda: "no node matches" in drive.screen())
+
+
+async def test_h_folds_and_goes_to_the_parent() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        await drive.press("j", "right", "j")
+        await drive.until(lambda: drive.app.scene.selection.chunk == 0)
+        await drive.press("h")
+        await drive.until(lambda: drive.app.scene.selection.chunk is None)
+        await drive.press("h")
+        assert not any(label.startswith("chunk") for label in labels(drive))
+        await drive.press("G")
+        await drive.until(lambda: drive.app.scene.selection.group == 3)
+        await drive.press("g")
+        await drive.until(lambda: drive.app.scene.selection.group is None)
+
+
+async def test_selecting_a_node_marks_its_line_in_the_program() -> None:
+    rows = [ev.NodeRow(i, "Add", "[16]", "f32", "", [(i - 1, "z")], i + 1) for i in range(300)]
+    text = "\n".join(f"(let n{i} (Add n{i - 1}))" for i in range(300))
+    async with driven(llama.FakeClient(llama.whole(), rows={0: rows}, texts={0: text})) as drive:
+        await drive.press("j", "enter", "j", "enter")
+        drive.bench.graph.outline.cursor_line = 2 + 150
+        await drive.until(lambda: drive.bench.program.program.cursor > 100)
+        line = drive.bench.program.program.cursor
+        assert drive.app.scene.selection.node.line == line + 1
+        assert f"(let n{line} " in drive.screen()
+
+
+async def test_a_program_of_five_megabytes_shows_at_once() -> None:
+    text = "\n".join(f'(let n{i} (Mul n{i - 1} "weight {i}" (MNum {i})))' for i in range(120_000))
+    assert len(text) > 5_000_000
+    client = llama.FakeClient(llama.whole(), texts={0: text})
+    async with driven(client) as drive:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await drive.press("j")
+        await drive.until(lambda: "(let n5 " in drive.screen())
+        await drive.press("2", "G")
+        await drive.until(lambda: "(let n119999 " in drive.screen())
+        assert clock() - began < 2.0
+
+
+async def test_searching_the_program_goes_from_match_to_match() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        await drive.press("j", "2", "/", *"add", "enter")
+        program = drive.bench.program.program
+        wanted = [i for i, line in enumerate(llama.program(0).splitlines()) if "add" in line.lower()]
+        await drive.until(lambda: program.cursor == wanted[0])
+        await drive.press(".")
+        assert program.cursor == wanted[1]
+        await drive.press(",", ",")
+        assert program.cursor == wanted[-1]
+        assert f"{len(wanted)} match" in drive.screen()
+
+
+async def test_rules_are_summed_over_groups_until_one_is_selected() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        place = column(drive, 0).index("lower-map")
+        total = sum(row.matches for group in range(4) for row in llama.rule_rows(group) if row.name == "lower-map")
+        assert column(drive, 2)[place] == f"{total:,}"
+        await drive.press("]", "]")
+        one = next(row.matches for row in llama.rule_rows(1) if row.name == "lower-map")
+        await drive.until(lambda: f"{one:,}" in column(drive, 2))
+        await drive.press("3", "a")
+        await drive.until(lambda: f"{total:,}" in column(drive, 2))
+
+
+def test_steps_of_groups_add_up_whatever_their_number() -> None:
+    short = ev.RuleRow("a", "Other", "r", "f", 1, 3, 0.5, [1, 2])
+    long = ev.RuleRow("a", "Other", "r", "f", 1, 6, 0.25, [3, 2, 1])
+    assert merged([short, long]) == [ev.RuleRow("a", "Other", "r", "f", 1, 9, 0.75, [4, 4, 1])]
+
+
+async def test_rules_sort_by_any_column_in_both_directions() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+
+        def times() -> list[float]:
+            return [float(each) for each in column(drive, 3)]
+
+        assert times() == sorted(times(), reverse=True)
+        await drive.press("3", "i")
+        assert times() == sorted(times())
+        await drive.press("<")
+        counts = [0 if each == "·" else int(each.replace(",", "")) for each in column(drive, 2)]
+        assert counts == sorted(counts, reverse=True)
+        await drive.press("<", "<")
+        assert column(drive, 0) == sorted(column(drive, 0))
+        await drive.press("=")
+        assert column(drive, 0) == sorted(column(drive, 0), reverse=True)
+        for _ in COLUMNS:
+            await drive.press(">")
+        assert drive.bench.rules.sort_column == 0
+
+
+async def test_a_click_on_a_header_sorts_and_a_second_one_inverts() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        await drive.pilot.click("#rules-table", offset=(4, 0))
+        assert column(drive, 0) == sorted(column(drive, 0))
+        await drive.pilot.click("#rules-table", offset=(4, 0))
+        assert column(drive, 0) == sorted(column(drive, 0), reverse=True)
+
+
+async def test_rules_that_never_fired_stand_out() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        table = drive.bench.rules.table
+        for row in range(table.row_count):
+            cells = table.get_row_at(row)
+            never = cells[0].plain.strip() in llama.NEVER
+            assert (cells[2].plain == "·") == never
+            assert ("italic" in str(cells[0].style)) == never
+        assert "5 of 25 never fired" in drive.screen()
+
+
+async def test_filtering_rules() -> None:
+    async with driven(llama.FakeClient(llama.whole()), (120, 40)) as drive:
+        await drive.press("3", "/")
+        await drive.type("cublas lt")
+        await drive.press("enter")
+        assert {name.split("-")[0] for name in column(drive, 0)} == {"cublaslt"}
+        assert "filter cublas lt" in drive.screen()
+        await drive.press("escape")
+        assert drive.bench.rules.table.row_count == len(llama.RULES)
+
+
+async def test_the_search_pane_follows_the_search_and_then_the_selection() -> None:
+    async with driven(llama.FakeClient(llama.under_way())) as drive:
+        await drive.until(lambda: "group 1 /model/layers.0/add" in drive.screen())
+        await drive.press("]")
+        await drive.until(lambda: "group 0  best" in drive.screen())
+        await drive.press("]", "]")
+        await drive.until(lambda: "has not been searched yet" in drive.screen())
+
+
+async def test_events_that_come_later_are_painted() -> None:
+    client = llama.FakeClient(llama.imported())
+    async with driven(client) as drive:
+        assert "The search has not begun" in drive.screen()
+        for event in [*llama.saturated(), *llama.searched(), *llama.finished()]:
+            client.more.put_nowait(event)
+        await drive.until(lambda: "✓ finished" in drive.rows()[0] and "✓ verified" in drive.screen())
+        assert drive.bench.rules.table.row_count == len(llama.RULES)
+
+
+async def test_a_restart_forgets_and_a_new_split_is_shown() -> None:
+    client = llama.FakeClient(llama.whole())
+    async with driven(client) as drive:
+        await drive.press("j", "enter", "j", "enter")
+        asked = list(client.asked)
+        client.more.put_nowait(ev.Restarted(stage="split", reason="break", seed=9, at=30.0))
+        await drive.until(lambda: "seed 9" in drive.rows()[0] and not drive.bench.rules.table.row_count)
+        for event in llama.imported()[6:8]:
+            client.more.put_nowait(event)
+        await drive.until(lambda: any("group 1" in label for label in labels(drive)))
+        assert len(client.asked) > len(asked) or not any(label.startswith("chunk") for label in labels(drive))
