@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class WorkbenchError(Exception):
-    """Bad usage or input. `hint` says what to do; `str()` is one line for the user."""
+    """Bad usage or input. `hint` says what to do; `str()` is one line for the user; `exit_status` is the command's."""
+
+    exit_status = 2
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -31,8 +33,14 @@ class SessionError(WorkbenchError):
     """A session directory that cannot be used."""
 
 
-class Unavailable(WorkbenchError):
+class UnavailableError(WorkbenchError):
     """Something this machine lacks (a GPU, a package)."""
+
+
+class NotViableError(WorkbenchError):
+    """The input is fine, but what came out of it is nothing or wrong."""
+
+    exit_status = 1
 
 
 def printable(text: str, limit: int = 200) -> str:

@@ -24,7 +24,7 @@ from workbench.egraph.messages import (
     StepDone,
 )
 from workbench.egraph.rules import RuleFile
-from workbench.errors import RuleError, WorkbenchError
+from workbench.errors import NotViableError, RuleError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Limits:
     memory_bytes: int = 8 << 30
 
 
-class SaturationStopped(WorkbenchError):
+class SaturationStopped(NotViableError):
     """A limit stopped the child inside a step, or it died."""
 
 

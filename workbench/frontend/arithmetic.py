@@ -168,7 +168,8 @@ def power(b: Builder, x: Value, exponent: Value) -> Value:
         if fixed is not None:
             return b.expand(fixed, np.broadcast_shapes(array.shape)) if _is_scalar(fixed) else fixed
     if not is_float(x):
-        raise NotLoweredError("an integer power whose exponent is not a small constant")
+        raised = power(b, b.cast(x, np.float64), b.cast(exponent, np.float64))
+        return b.cast(b.unary("Floor", b.add(raised, 0.5)), dtype_of(x))
     y = b.cast(exponent, dtype_of(x))
     if array is not None and not np.any(array != np.floor(array)):
         magnitude = _power_of_magnitude(b, absolute(b, x), y)

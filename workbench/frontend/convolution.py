@@ -213,10 +213,10 @@ def _pool_windows(
 
 
 def _ceil_extra(n: int, before: int, after: int, reach: int, stride: int) -> int:
-    """Elements to add at the end so that a last, partial window counts; one that starts in the padding does not."""
+    """Elements to add at the end so that a last, partial window counts; one that starts in the end padding does not."""
     count = math.ceil((n + before + after - reach) / stride) + 1
     if (count - 1) * stride >= n + before:
-        count -= 1
+        return (count - 2) * stride + reach - (n + before + after)
     return max(0, (count - 1) * stride + reach - (n + before + after))
 
 
@@ -253,16 +253,16 @@ def average_pool(
 ) -> Value:
     view, axes = _pool_windows(b, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, 0.0)
     summed = total(b, view, axes)
-    ones = np.ones((1, 1, *(_fixed(d) for d in shape_of(x)[2:])), dtype_of(x))
-    if count_include_pad:
-        before, after = _pads(
-            auto_pad, pads, ones.shape[2:], kernel_shape, strides or [1] * len(axes), dilations or [1] * len(axes)
-        )
-        ones = np.pad(ones, [(0, 0), (0, 0), *zip(before, after, strict=True)], constant_values=1)
-        pads, auto_pad = None, "NOTSET"
-    counted, _ = _pool_windows(b, ones, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, 0.0)
-    counts = total(b, counted, axes)
-    return ar.div(b, summed, b.slice(b.slice(counts, 0, 0, 1, 1), 1, 0, 1, 1))
+    counts = np.ones((), np.int64)
+    steps, gaps = strides or [1] * len(axes), dilations or [1] * len(axes)
+    extents = [_fixed(d) for d in shape_of(x)[2:]]
+    before, after = _pads(auto_pad, pads, extents, kernel_shape, steps, gaps)
+    for i, (n, k, places) in enumerate(zip(extents, kernel_shape, view.shape[2 : 2 + len(axes)], strict=True)):
+        at = np.arange(_fixed(places))[:, None] * steps[i] - before[i] + np.arange(k) * gaps[i]
+        low, high = (-before[i], n + after[i]) if count_include_pad else (0, n)
+        counts = counts[..., None] * ((at >= low) & (at < high)).sum(1)
+    uniform = counts.reshape(-1)[0] if (counts == counts.reshape(-1)[0]).all() else counts
+    return b.mul(summed, np.asarray(1 / uniform, dtype_of(x)))
 
 
 @operator("GlobalAveragePool")

@@ -365,9 +365,10 @@ def depth_to_space(b: Builder, x: Value, *, blocksize: int, mode: str = "DCR") -
 
 
 @operator("SpaceToDepth")
-def space_to_depth(b: Builder, x: Value, *, blocksize: int) -> Value:
+def space_to_depth(b: Builder, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     n, c, h, w = shape_of(x)
     s = blocksize
     down, across = (ex.as_dim(ex.as_expr(d) // s) for d in (h, w))
-    y = b.transpose(b.reshape(x, (n, c, down, s, across, s)), [0, 3, 5, 1, 2, 4])
+    order = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
+    y = b.transpose(b.reshape(x, (n, c, down, s, across, s)), order)
     return b.reshape(y, (n, c * s * s, down, across))

@@ -153,4 +153,5 @@ def lp_normalization(b: Builder, x: Value, *, axis: int = -1, p: int = 2) -> Val
     axis = normalize_axis(axis, rank_of(x))
     size = ar.absolute(b, x) if p == 1 else b.mul(x, x)
     norm = b.unsqueeze(total(b, size, [axis]), [axis])
-    return ar.div(b, x, norm if p == 1 else b.unary("Sqrt", norm))
+    norm = norm if p == 1 else b.unary("Sqrt", norm)
+    return ar.div(b, x, b.select(b.less(b.like(0, norm), norm), norm, 1))

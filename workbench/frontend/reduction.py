@@ -44,14 +44,14 @@ def mean(b: Builder, x: Value, axes: Sequence[int]) -> Value:
 def greatest(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     """The maximum over `axes`."""
     if dtype_of(x) == np.bool_:
-        return b.cast(greatest(b, b.cast(x, np.int32), axes), np.bool_)
+        return b.less(np.asarray(0, np.int32), greatest(b, b.cast(x, np.int32), axes))
     return b.reduce("MaxReduce", x, axes)
 
 
 def least(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     """The minimum over `axes`: of floats -max(-x), of integers -1-max(-1-x), which cannot overflow."""
     if dtype_of(x) == np.bool_:
-        return b.cast(least(b, b.cast(x, np.int32), axes), np.bool_)
+        return b.less(np.asarray(0, np.int32), least(b, b.cast(x, np.int32), axes))
     if is_float(x):
         return ar.neg(b, b.reduce("MaxReduce", ar.neg(b, x), axes))
     return ar.sub(b, -1, b.reduce("MaxReduce", ar.sub(b, -1, x), axes))

@@ -19,7 +19,7 @@ Lower = Callable[..., Any]
 """Takes a builder and values; returns a value or a tuple of them."""
 
 MIN_OPSET = 7
-MAX_OPSET = 25
+MAX_OPSET = 28
 """Versions of the standard operator set whose meaning the table was checked against."""
 
 

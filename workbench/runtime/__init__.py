@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.errors import Unavailable, WorkbenchError
+from workbench.errors import UnavailableError, WorkbenchError
 from workbench.runtime.protocol import Runtime
 
 TARGETS = ("auto", "cpu", "cuda")
@@ -11,9 +11,9 @@ TARGETS = ("auto", "cpu", "cuda")
 def get_runtime(target: str, threads: int | None = None) -> Runtime:
     """The runtime for `target` (auto, cpu or cuda); `threads` limits the CPU's library calls.
 
-    Raises Unavailable for a target this machine or version lacks, WorkbenchError for a name that is none."""
+    Raises UnavailableError for a target this machine or version lacks, WorkbenchError for a name that is none."""
     if target == "cuda":
-        raise Unavailable("the cuda target is not part of this version yet", "use --target cpu")
+        raise UnavailableError("the cuda target is not part of this version yet", "use --target cpu")
     if target not in TARGETS:
         raise WorkbenchError(f"unknown target {target!r}", f"one of {', '.join(TARGETS)}")
     from workbench.runtime.cpu import CpuRuntime

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from workbench.egraph.snapshot import Snapshot
-from workbench.errors import WorkbenchError
+from workbench.errors import NotViableError
 
 KERNELS = frozenset({"Input", "Map", "SumInner", "SumOuter", "MaxInner", "MaxOuter", "Sgemm", "Opaque"})
 ELEMENTS = frozenset(
@@ -29,7 +29,7 @@ Genome = tuple[int, ...]
 """Option index per gene, in the order of `Space.genes`."""
 
 
-class NothingViable(WorkbenchError):
+class NothingViable(NotViableError):
     """No kernel can compute an output."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from loguru import logger
 
 from workbench.chunking import Group
-from workbench.errors import WorkbenchError
+from workbench.errors import NotViableError
 from workbench.ir.hlir import shape_values
 from workbench.ir.llir import Program
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection, memory_fits
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workbench.session.session import CompileSession
 
 
-class NoCandidate(WorkbenchError):
+class NoCandidate(NotViableError):
     """A search ended without one right candidate."""
 
 

@@ -23,7 +23,7 @@ from workbench.chunking import Chunk, Group
 from workbench.egraph.program import ChunkProgram, emit
 from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Limits, Saturator
-from workbench.errors import ModelError, SessionError, WorkbenchError, printable
+from workbench.errors import ModelError, NotViableError, SessionError, WorkbenchError, printable
 from workbench.frontend import Imported, import_model, load_constant
 from workbench.ir import ops
 from workbench.ir.dtype import from_numpy
@@ -39,6 +39,7 @@ from workbench.search.ledger import Ledger
 from workbench.search.space import Genome, Space
 from workbench.session import artifacts
 from workbench.session import events as ev
+from workbench.session import known
 from workbench.session import saturation as sat
 from workbench.session.executable import Executable
 from workbench.session.log import open_log
@@ -60,7 +61,7 @@ class Stopped(Exception):
     """The user cancelled the running work."""
 
 
-class WrongResult(WorkbenchError):
+class WrongResult(NotViableError):
     """The compiled model does not compute what it should."""
 
 
@@ -377,6 +378,7 @@ class CompileSession:
             for g in self.groups:
                 self.checkpoint()
                 self.best[g.index] = search_group(self, g, reference)
+                known.remember(g, self.saturated[g.index], self.runtime.name, self.graph.dims, self.best[g.index])
         return self.best
 
     def search_checkpoint(self) -> bool:

@@ -215,9 +215,9 @@ def _spec(model: str) -> SessionSpec:
 
 
 async def _open(target: SessionSpec | Path) -> Client:
-    from workbench.session.client import attach, start_engine
+    from workbench.session.client import open_session, start_engine
 
-    return await attach(target) if isinstance(target, Path) else await start_engine(target)
+    return await open_session(target) if isinstance(target, Path) else await start_engine(target)
 
 
 def _summaries() -> Sequence[SessionSummary]:

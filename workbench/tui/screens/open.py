@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -124,7 +125,7 @@ class OpenScreen(Screen[None]):
             (fmt.fit(printable(Path(summary.model).name, 60), 26, the_look), colors.text),
             (f" {fmt.fit(status, 10, the_look)}", color),
             (f" {fmt.fit(printable(str(summary.target)), 5, the_look)}", colors.cyan),
-            (f" {printable(str(summary.started), 19):<19}", colors.dim),
+            (f" {datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M}", colors.dim),
             (f"  {printable(Path(summary.directory).name, 60)}", colors.faint),
         )
 

@@ -1,0 +1,306 @@
+"""The command. Imports are late, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench import __version__
+from workbench.errors import InputError, WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.session.spec import SessionSpec
+
+INTERRUPTED = 130
+
+DESCRIPTION = """\
+A terminal workbench for e-graph deep-learning compilers.
+
+  luminal-tui [MODEL|SESSION]   the workbench; without an argument: pick a file, a session, or the demo
+  luminal-tui demo              the workbench on the built-in model
+  luminal-tui compile MODEL     headless: progress on stderr, the report on stdout
+"""
+
+EPILOG = """\
+MODEL is an .onnx file or `demo`. Exit status: 0 done and verified, 1 compiled but wrong or nothing viable,
+2 bad usage or input. LUMINAL_LOG sets the log's level (INFO, or INFO,search=TRACE by module).
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The entry point: parses, runs, and turns errors for people into one line and an exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or (arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help", "--version")):
+        arguments.insert(0, "open")
+    options = _parser().parse_args(arguments)
+    try:
+        status = options.call(options)
+    except WorkbenchError as error:
+        print(f"luminal-tui: {error}", file=sys.stderr)
+        status = error.exit_status
+    except KeyboardInterrupt:
+        print("luminal-tui: interrupted", file=sys.stderr)
+        status = INTERRUPTED
+    except BrokenPipeError:
+        status = 0  # the reader of our output has seen enough
+        sys.stderr.close()
+    sys.exit(status)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="luminal-tui",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"luminal-tui {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (call, summary, setup) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.set_defaults(call=call)
+        setup(command)
+    return parser
+
+
+def _model_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL", help="an .onnx file, or demo")
+    command.add_argument("--breaks", default="auto", metavar="MODE", help="auto, none, explicit, or a regex on names")
+    command.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=VALUE", help="a named dimension's value to profile at"
+    )
+    command.add_argument("--random-weights", action="store_true", help="profile a model whose weights are missing")
+    command.add_argument("--allow-opaque", action="store_true", help="run unsupported operators outside the compiler")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _rule_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--rules", action="append", default=[], metavar="DIR", help="more rules")
+    command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
+    command.add_argument("--session", metavar="DIR", help="session directory; an unfinished one is resumed")
+
+
+def _compile_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--target", default="auto", choices=("auto", "cpu", "cuda"))
+    command.add_argument("--limit", type=_count, metavar="N", help="candidates per group")
+    command.add_argument("--seed", type=int, default=0, metavar="S")
+    command.add_argument("--strategy", default="evolve", metavar="NAME", help="evolve or random")
+    command.add_argument("--threads", type=_count, metavar="N", help="threads that kernels and BLAS may use")
+    command.add_argument("--memory-limit", type=_count, metavar="BYTES", help="most intermediates a candidate may need")
+    command.add_argument("--artifacts", metavar="DIR", help="where artifacts go (default: luminal_artifacts)")
+    _rule_options(command)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _spec(options: argparse.Namespace) -> SessionSpec:
+    from workbench.session.spec import DEFAULT_LIMIT, SessionSpec, parse_dims
+
+    given = vars(options)
+    return SessionSpec(
+        model=options.model,
+        target=given.get("target", "auto"),
+        limit=given.get("limit") or DEFAULT_LIMIT,
+        seed=given.get("seed", 0),
+        strategy=given.get("strategy", "evolve"),
+        breaks=options.breaks,
+        dims=parse_dims(options.dim),
+        rules=tuple(given.get("rules", ())),
+        egg=given.get("egg"),
+        random_weights=options.random_weights,
+        allow_opaque=options.allow_opaque,
+        threads=given.get("threads"),
+        expected=given.get("expected"),
+        session=given.get("session"),
+        artifacts=given.get("artifacts"),
+        memory_limit=given.get("memory_limit"),
+    )
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from workbench.session.headless import compile_report
+
+    report, error = compile_report(_spec(options))
+    if options.json:
+        print(json.dumps(report))
+    elif report["groups"]:
+        from workbench.session.report import as_text
+
+        print(as_text(report))
+    if error is not None:
+        raise error
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from workbench.session.headless import run_model
+
+    summary, ok = run_model(_spec(options), options.input, options.output, search_again=options.search)
+    print(json.dumps(summary) if options.json else "\n".join(f"{k}: {v}" for k, v in summary.items()))
+    return 0 if ok else 1
+
+
+def _rules(options: argparse.Namespace) -> int:
+    from workbench.session.headless import rule_table, rules_report
+
+    report = rules_report(_spec(options))
+    print(json.dumps(report) if options.json else rule_table(report))
+    return 0
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    import tempfile
+    from pathlib import Path
+
+    from workbench.session.inspection import as_text, inspect_model
+
+    with tempfile.TemporaryDirectory() as scratch:
+        result = inspect_model(_spec(options), Path(scratch))
+    print(json.dumps(result) if options.json else as_text(result))
+    return 0
+
+
+def _devices(options: argparse.Namespace) -> int:
+    from workbench.runtime import describe_devices
+
+    devices = describe_devices()
+    if options.json:
+        print(json.dumps({"devices": devices}))
+        return 0
+    for device in devices:
+        print(device.get("name", "device"))
+        for key, value in device.items():
+            if key != "name":
+                print(f"  {key.replace('_', ' '):16} {_shown(value)}")
+    return 0
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _sessions(options: argparse.Namespace) -> int:
+    import time
+
+    from workbench.errors import printable
+    from workbench.session.store import recent_sessions
+
+    found = recent_sessions()
+    if options.json:
+        print(json.dumps([{**_plain(s), "directory": str(s.directory)} for s in found]))
+        return 0
+    for s in found:
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(s.started))
+        print(f"{started}  {s.status:8}  {s.target:5}  {printable(s.model, 60)}\n    {s.directory}")
+    if not found:
+        print("no sessions yet; luminal-tui demo starts one")
+    return 0
+
+
+def _plain(summary: Any) -> dict[str, Any]:
+    return {k: getattr(summary, k) for k in ("model", "target", "status", "started")}
+
+
+def _open(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from workbench.session.headless import find_session
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise WorkbenchError("the workbench needs a terminal", "luminal-tui compile MODEL runs without one")
+    if options.model is None:
+        return _app(None, options)
+    directory = find_session(options.model)
+    if directory is not None:
+        return _app(directory, options)
+    if options.model != "demo" and not Path(options.model).is_file():
+        raise InputError(f"{options.model}: no such file or session", "luminal-tui sessions lists the sessions")
+    return _app(_spec(options), options)
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from workbench.session.headless import find_session
+    from workbench.session.store import recent_sessions
+
+    if options.session is None:
+        live = [s for s in recent_sessions() if s.status == "running"]
+        if not live:
+            raise WorkbenchError("no session is running", "luminal-tui sessions lists those that were")
+        return _app(live[0].directory, options)
+    directory = find_session(options.session)
+    if directory is None:
+        raise WorkbenchError(f"{options.session}: no such session", "luminal-tui sessions lists them")
+    return _app(directory, options)
+
+
+def _app(target: object, options: argparse.Namespace) -> int:
+    from workbench.tui.app import WorkbenchApp
+
+    app = WorkbenchApp(opening=target, ascii=options.ascii, theme=options.theme)  # type: ignore[arg-type]
+    app.run()
+    return app.return_code or 0
+
+
+def _app_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--ascii", action="store_true", help="draw with plain characters only")
+    command.add_argument("--theme", choices=("dark", "light"))
+
+
+def _setup_open(command: argparse.ArgumentParser) -> None:
+    _model_options(command)
+    command.set_defaults(model=None)
+    for action in command._actions:
+        if action.dest == "model":
+            action.nargs, action.required = "?", False
+    _compile_options(command)
+    _app_options(command)
+
+
+def _setup_compile(command: argparse.ArgumentParser) -> None:
+    _model_options(command)
+    _compile_options(command)
+    command.add_argument("--expected", metavar="NPZ", help="in_NAME and out_NAME arrays to verify against")
+
+
+def _setup_run(command: argparse.ArgumentParser) -> None:
+    _model_options(command)
+    _compile_options(command)
+    command.add_argument("-i", "--input", required=True, metavar="NPZ", help="inputs: NAME or in_NAME arrays")
+    command.add_argument("-o", "--output", required=True, metavar="NPZ", help="where the outputs go")
+    command.add_argument("--search", action="store_true", help="search even where a best is known")
+
+
+def _setup_rules(command: argparse.ArgumentParser) -> None:
+    _model_options(command)
+    _rule_options(command)
+
+
+def _setup_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _setup_attach(command: argparse.ArgumentParser) -> None:
+    command.add_argument("session", metavar="SESSION", nargs="?", help="directory or name; default: the newest running")
+    _app_options(command)
+
+
+COMMANDS: dict[
+    str, tuple[Callable[[argparse.Namespace], int], str, Callable[[argparse.ArgumentParser], None]]
+] = {
+    "open": (_open, "the workbench on a model or a session (what happens without a command)", _setup_open),
+    "compile": (_compile, "compile a model and print the report", _setup_compile),
+    "run": (_run, "compile a model, or reuse the best known, and execute it", _setup_run),
+    "rules": (_rules, "saturate only, and print the rule table", _setup_rules),
+    "inspect": (_inspect, "operator coverage, shapes, breaks and groups, without compiling", _model_options),
+    "devices": (_devices, "what can run kernels here", _setup_json),
+    "sessions": (_sessions, "recent sessions", _setup_json),
+    "attach": (_attach, "the workbench on a session that is running, or the record of one", _setup_attach),
+}

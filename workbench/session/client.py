@@ -1,0 +1,171 @@
+"""How the app reaches a session: a live engine over its socket, or a finished session from disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from workbench.errors import SessionError
+from workbench.session import events as ev
+from workbench.session.spec import SessionSpec
+from workbench.session.store import SessionStore, SessionSummary, new_session_directory, recent_sessions
+
+START_SECONDS = 30.0
+
+__all__ = ["Client", "SessionSpec", "SessionSummary", "attach", "open_session", "recent_sessions", "start_engine"]
+
+
+class Client(Protocol):
+    """A session as the app sees it."""
+
+    directory: Path
+    read_only: bool
+
+    def events(self) -> AsyncIterator[ev.AnyEvent]:
+        """All past events, then live ones; ends when the engine is gone (at once for a session read from disk)."""
+        ...
+
+    async def send(self, command: ev.AnyCommand) -> None:
+        """Ask the engine for something. Raises SessionError when there is none."""
+        ...
+
+    def program(self, chunk: int) -> str:
+        """egglog text of a chunk, '' while it is not there."""
+        ...
+
+    def node_rows(self, chunk: int) -> list[ev.NodeRow]:
+        """Nodes of a chunk, [] while they are not there."""
+        ...
+
+    async def close(self) -> None:
+        """Detach; the engine goes on."""
+        ...
+
+
+class ReplayClient:
+    """A session read from disk."""
+
+    read_only = True
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = SessionStore(directory)
+        self.store.read_spec()
+
+    async def events(self) -> AsyncIterator[ev.AnyEvent]:
+        """What was recorded."""
+        for line in self.store.read_events():
+            yield ev.decode(line)
+
+    async def send(self, command: ev.AnyCommand) -> None:
+        """See Client."""
+        raise SessionError("this session is not running", f"luminal-tui {self.directory} runs it again")
+
+    def program(self, chunk: int) -> str:
+        """See Client."""
+        return self.store.program(chunk)
+
+    def node_rows(self, chunk: int) -> list[ev.NodeRow]:
+        """See Client."""
+        return self.store.node_rows(chunk)
+
+    async def close(self) -> None:
+        """See Client."""
+
+
+class EngineClient(ReplayClient):
+    """A live engine."""
+
+    read_only = False
+
+    def __init__(self, directory: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(directory)
+        self._reader, self._writer = reader, writer
+
+    async def events(self) -> AsyncIterator[ev.AnyEvent]:
+        """See Client."""
+        with contextlib.suppress(ConnectionError):
+            while line := await self._reader.readline():
+                yield ev.decode(line)
+
+    async def send(self, command: ev.AnyCommand) -> None:
+        """See Client."""
+        try:
+            self._writer.write(msgspec.json.encode(command) + b"\n")
+            await self._writer.drain()
+        except (ConnectionError, RuntimeError):
+            raise SessionError("the engine is gone", f"luminal-tui {self.directory} starts it again") from None
+
+    async def close(self) -> None:
+        """See Client."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+async def attach(directory: Path) -> Client:
+    """The live engine of a session, or the session from disk where none runs. Raises SessionError."""
+    store = SessionStore(directory)
+    store.read_spec()
+    if not store.is_live:
+        return ReplayClient(directory)
+    try:
+        reader, writer = await asyncio.open_unix_connection(store.socket_path(), limit=1 << 26)
+    except (ConnectionError, FileNotFoundError):
+        # the process that holds the session has no socket: a headless run, watched from its log
+        return ReplayClient(directory)
+    return EngineClient(directory, reader, writer)
+
+
+async def start_engine(spec: SessionSpec) -> Client:
+    """Spawn an engine for `spec`, detached, and connect. Raises SessionError with what it said if it does not start."""
+    directory = Path(spec.session).resolve() if spec.session else new_session_directory(spec.model)
+    store = SessionStore(directory)
+    store.acquire()
+    try:
+        store.write_spec(msgspec.structs.replace(spec, session=str(directory)))
+    finally:
+        store.release()
+    return await _spawn(store)
+
+
+async def open_session(directory: Path) -> Client:
+    """A session to work with: attached to where it is live, replayed where it is finished, else gone on with."""
+    store = SessionStore(directory)
+    summary = store.summary()
+    if summary.status == "stopped":
+        return await _spawn(store)
+    return await attach(directory)
+
+
+async def _spawn(store: SessionStore) -> Client:
+    with (store / "engine.err").open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "workbench.session.engine",
+            str(store.directory),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+    path = store.socket_path()
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        if process.returncode is not None:
+            said = (store / "engine.err").read_text(errors="replace").strip().splitlines()
+            raise SessionError(f"the engine did not start: {said[-1] if said else 'no word from it'}")
+        with contextlib.suppress(ConnectionError, FileNotFoundError):
+            reader, writer = await asyncio.open_unix_connection(path, limit=1 << 26)
+            return EngineClient(store.directory, reader, writer)
+        await asyncio.sleep(0.05)
+    process.kill()
+    raise SessionError(f"the engine did not answer within {START_SECONDS:g} s", f"see {store.directory}/engine.err")

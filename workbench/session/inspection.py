@@ -1,0 +1,123 @@
+"""`inspect`: what a model is and what would happen to it, without compiling anything."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from workbench import chunking
+from workbench.chunking import Chunk, Group
+from workbench.egraph.program import ChunkProgram, emit
+from workbench.errors import printable
+from workbench.frontend import coverage, import_model
+from workbench.ir import ops
+from workbench.ir.hlir import Graph
+from workbench.ir.layout import show
+from workbench.session.spec import DEMO, SessionSpec
+
+
+def split_and_group(graph: Graph, breaks: str = "auto") -> tuple[list[Chunk], list[ChunkProgram], list[Group]]:
+    """Break a graph, emit each chunk's program, group equal ones."""
+    chunks = chunking.split(graph, chunking.find_breaks(graph, breaks))
+    programs = [emit(graph, c.nodes, c.inputs, c.outputs) for c in chunks]
+    return chunks, programs, chunking.group([p.digest for p in programs])
+
+
+def inspect_model(spec: SessionSpec, scratch: Path) -> dict[str, Any]:
+    """Operators, shapes, breaks and groups of a model. `scratch` is where the built-in demo may be written.
+
+    Unsupported operators are listed rather than raised; the graph keys are null then. Raises ModelError for a file
+    that is no model."""
+    path = Path(spec.model)
+    if spec.model == DEMO:
+        from workbench.frontend.demo import write_demo
+
+        path = write_demo(scratch / "demo.onnx")
+    found = coverage(path)
+    result: dict[str, Any] = {
+        "model": spec.model,
+        "opsets": dict(found.opsets),
+        "operators": [
+            {
+                "domain": u.domain,
+                "name": u.name,
+                "count": u.count,
+                "supported": u.supported,
+                "first_node": printable(u.first_node),
+            }
+            for u in found.operators
+        ],
+        "unsupported": [u.name for u in found.unsupported],
+        "graph": None,
+    }
+    if found.unsupported and not spec.allow_opaque:
+        return result
+    began = time.perf_counter()
+    imported = import_model(
+        path, dims=spec.dims, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
+    )
+    graph = imported.graph
+    imported_at = time.perf_counter()
+    chunks, programs, groups = split_and_group(graph, spec.breaks)
+    result["graph"] = {
+        "onnx_nodes": imported.onnx_nodes,
+        "nodes": len(graph),
+        "parameters": imported.parameters,
+        "missing_weights": len(imported.missing_weights),
+        "dims": dict(graph.dims),
+        "inputs": [_port(graph, i) for i in graph.inputs],
+        "outputs": [_port(graph, o) for o in graph.outputs],
+        "breaks": [printable(c.begins_at) for c in chunks[1:]],
+        "chunks": len(chunks),
+        "groups": [
+            {"representative": g.representative, "members": list(g.members), "nodes": len(chunks[g.representative].nodes)}
+            for g in groups
+        ],
+        "node_names": [printable(n.label) for n in graph if n.label and n.operands],
+        "seconds": {
+            "import": round(imported_at - began, 6),
+            "split_and_group": round(time.perf_counter() - imported_at, 6),
+        },
+    }
+    return result
+
+
+def _port(graph: Graph, node_id: int) -> dict[str, str]:
+    node = graph[node_id]
+    assert isinstance(node.op, ops.Input | ops.Output)
+    return {"name": printable(node.op.name), "shape": show(node.shape), "dtype": node.dtype.name}
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """The inspection for a person."""
+    opsets = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in result["opsets"].items())
+    lines = [f"{result['model']}  opset {opsets}", "", "  operator                     count"]
+    for use in result["operators"]:
+        name = f"{use['domain']}::{use['name']}" if use["domain"] else use["name"]
+        note = "" if use["supported"] else f"  not supported, first at '{use['first_node']}'"
+        lines.append(f"  {printable(name):26} {use['count']:7}{note}")
+    graph = result["graph"]
+    if graph is None:
+        lines += ["", "  not imported: see the operators above; --allow-opaque compiles around them"]
+        return "\n".join(lines)
+    lines += [
+        "",
+        f"  {graph['onnx_nodes']} ONNX nodes, {graph['nodes']} primitives, {graph['parameters']:,} parameters"
+        + (f", {graph['missing_weights']} weights missing (--random-weights profiles without them)"
+           if graph["missing_weights"] else ""),
+    ]  # fmt: skip
+    for kind in ("inputs", "outputs"):
+        for port in graph[kind]:
+            lines.append(f"  {kind[:-1]:6} {port['name']} {port['shape']} {port['dtype']}")
+    if graph["dims"]:
+        dims = ", ".join(f"{n}={v}" for n, v in graph["dims"].items())
+        lines.append(f"  named dimensions, with the values to profile at: {dims}")
+    lines += ["", f"  {graph['chunks']} chunks in {len(graph['groups'])} groups"]
+    for i, g in enumerate(graph["groups"]):
+        members = ", ".join(map(str, g["members"][:12])) + (", …" if len(g["members"]) > 12 else "")
+        lines.append(f"  group {i}: {len(g['members'])} x {g['nodes']} nodes  (chunks {members})")
+    if graph["breaks"]:
+        shown = graph["breaks"][:6]
+        lines.append(f"  breaks behind: {', '.join(shown)}" + (", …" if len(graph["breaks"]) > 6 else ""))
+    return "\n".join(lines)

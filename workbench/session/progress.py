@@ -1,0 +1,78 @@
+"""Progress of a headless run on stderr: bars on a terminal, a line per step elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TextIO
+
+from workbench.errors import printable
+from workbench.session import events as ev
+from workbench.session.view import SessionView
+
+REDRAW_SECONDS = 0.1
+BAR = 24
+
+
+class Progress:
+    """Call with every event."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.view = SessionView()
+        self.live = self.stream.isatty()
+        self._drawn_at = 0.0
+        self._drawn = False
+
+    def __call__(self, event: ev.AnyEvent) -> None:
+        self.view.apply(event)
+        match event:
+            case ev.LogLine(level=level, message=message) if level in ("WARNING", "ERROR", "CRITICAL"):
+                self._line(f"{level.lower()}: {message}")
+            case ev.StageStarted(stage=stage) if not self.live:
+                self._line(f"{stage} …")
+            case ev.GroupsFormed(groups=groups):
+                self._line(f"{len(self.view.chunks)} chunks in {len(groups)} groups")
+            case ev.GroupSaturated(stopped=stopped, group=group) if stopped:
+                self._line(f"warning: group {group}: saturation stopped at its {stopped}")
+            case ev.SearchFinished(group=group):
+                self._line(self._search_line(group))
+            case _:
+                pass
+        if self.live and time.monotonic() - self._drawn_at > REDRAW_SECONDS:
+            self._draw()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._drawn:
+            self.stream.write("\r\x1b[2K")
+            self.stream.flush()
+            self._drawn = False
+
+    def _line(self, text: str) -> None:
+        self.close()
+        self.stream.write(f"{printable(text, 400)}\n")
+        self.stream.flush()
+
+    def _search_line(self, group: int) -> str:
+        search = self.view.search[group]
+        gain = self.view.gain(group)
+        best = f"best {search.best_ms:.4g} ms ({gain:.2f}x)" if search.best_ms and gain else "nothing right found"
+        rejected = ", ".join(f"{r} {n}" for r, n in search.rejected.items())
+        return (
+            f"group {group + 1}/{len(self.view.groups)}: {search.done} candidates, {best}"
+            + (f", rejected: {rejected}" if rejected else "")
+        )
+
+    def _draw(self) -> None:
+        self._drawn_at = time.monotonic()
+        view = self.view
+        done, total = view.overall_progress() if view.stage == "search" else view.progress or (0, 0)
+        filled = BAR * done // total if total else 0
+        bar = f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}" if total else ""
+        text = f"{view.stage or 'working'} {bar} {view.now:.1f} s"
+        width = shutil.get_terminal_size().columns - 1
+        self.stream.write("\r\x1b[2K" + text[:width])
+        self.stream.flush()
+        self._drawn = True
