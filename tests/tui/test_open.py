@@ -21,7 +21,7 @@ class Summary:
     directory: Path
     model: str
     status: str
-    started: str
+    started: float
     target: str
 
 
@@ -40,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sessions() -> list[Summary]:
-    return [Summary(Path("/s/one"), "/m/[red]llama.onnx", "finished", "2026-01-02 03:04:05", "cpu")]
+    return [Summary(Path("/s/one"), "/m/[red]llama.onnx", "finished", 1767323045.0, "cpu")]
 
 
 async def opening(opener: Any) -> WorkbenchApp:

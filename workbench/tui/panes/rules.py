@@ -35,11 +35,11 @@ class Column:
 
 COLUMNS = (
     Column("rule", 22, False, False, lambda rule: rule.name.lower()),
-    Column("category", 8, False, False, lambda rule: rule.category.lower()),
+    Column("category", 10, False, False, lambda rule: rule.category.lower()),
     Column("matches", 9, True, True, lambda rule: rule.matches),
-    Column("ms", 9, True, True, lambda rule: rule.seconds),
-    Column("share", 6, True, True, lambda rule: rule.seconds),
-    Column("by step", 12, False, True, lambda rule: max(rule.steps, default=0)),
+    Column("ms", 8, True, True, lambda rule: rule.seconds),
+    Column("share", 7, True, True, lambda rule: rule.seconds),
+    Column("by step", 9, False, True, lambda rule: max(rule.steps, default=0)),
     Column("ruleset", 12, False, False, lambda rule: rule.ruleset.lower()),
     Column("where", 28, False, False, lambda rule: (rule.file, rule.line)),
 )
