@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from workbench.ir import expr as ex
 from workbench.ir.dtype import BY_NAME
 from workbench.ir.llir import (

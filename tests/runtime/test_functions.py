@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from workbench.ir import dtype as dt
 from workbench.ir.dtype import DTYPES, DType
 from workbench.ir.llir import Apply, Load, MapKernel, axis
