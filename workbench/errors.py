@@ -45,5 +45,7 @@ class NotViableError(WorkbenchError):
 
 def printable(text: str, limit: int = 200) -> str:
     """Text from a model made safe for a terminal: control characters shown as escapes, cut at `limit` characters."""
+    if len(text) <= limit and text.isprintable():
+        return text
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -2,7 +2,7 @@
 
 Automatic breaks use structure alone. A value is *heavy* when a contraction is among its ancestors. Where exactly one
 heavy value is live, everything after it depends on the past through that value only: those are the dominators of the
-last heavy output in the graph of heavy values. Of these, the last before each next contraction is a candidate, and
+last heavy output among the heavy values. Of these, one between each contraction and the next is a candidate, and
 candidates are kept where they set apart a segment that occurs more than once.
 """
 
@@ -18,7 +18,6 @@ from workbench.errors import WorkbenchError
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, Node, is_contraction
 
-SOURCE = -1
 MODES = ("auto", "none", "explicit")
 
 
@@ -76,12 +75,10 @@ def cut_levels(graph: Graph, cuts: Iterable[int]) -> dict[int, int]:
 def automatic_breaks(graph: Graph) -> list[int]:
     """Cuts from structure alone, in order; empty when nothing repeats."""
     heavy = heavy_nodes(graph)
-    products = {o.source for n in graph if n.id in heavy and is_contraction(graph, n) for o in n.operands}
+    contractions = [n for n in graph if n.id in heavy and is_contraction(graph, n)]
+    products = {o.source for n in contractions for o in n.operands}
     chain = [n for n in _dominator_chain(graph, heavy) if n not in products]
-    levels = cut_levels(graph, chain)
-    contracted = {levels[n.id] for n in graph if n.id in heavy and is_contraction(graph, n)}
-    # chain[i] is followed by segment i + 1
-    cuts = [cut for i, cut in enumerate(chain) if i + 1 in contracted]
+    cuts = _one_per_gap(graph, chain, cut_levels(graph, chain), contractions)
     segments = _segment_signatures(graph, heavy, cuts)
     repeats = Counter(segments.values())
     return [
@@ -91,22 +88,51 @@ def automatic_breaks(graph: Graph) -> list[int]:
     ]
 
 
+def _one_per_gap(
+    graph: Graph, chain: list[int], levels: Mapping[int, int], contractions: Iterable[Node]
+) -> list[int]:
+    """Between one contraction and the next, one dominator to cut behind: of the kind (operator, shape, operands'
+    operators) that is commonest among all dominators, so that the same place is chosen every time, and the last of those."""
+    contracted = {levels[n.id] for n in contractions}
+    kinds = {n: (graph[n].op, graph[n].shape, tuple(graph[o.source].op for o in graph[n].operands)) for n in chain}
+    common = Counter(kinds.values())
+    cuts: list[int] = []
+    gap: list[int] = []
+    for i, value in enumerate(chain):
+        gap.append(value)
+        if i + 1 in contracted:  # chain[i] is followed by segment i + 1
+            most = max(common[kinds[n]] for n in gap)
+            cuts.append(next(n for n in reversed(gap) if common[kinds[n]] == most))
+            gap = []
+    return cuts
+
+
 def _dominator_chain(graph: Graph, heavy: set[int]) -> list[int]:
-    """The heavy values that every path from the first contractions to the last heavy output passes, in order."""
+    """The heavy values that every path from the first contractions to the last heavy output passes, in order.
+
+    In any topological order of a graph, the values on all paths from source to sink are exactly those that no edge
+    jumps over, once nodes that do not lead to the sink (early outputs) are set aside."""
     sinks = [o for o in graph.outputs if o in heavy]
     if not sinks:
         return []
-    flow = nx.DiGraph()
-    for node_id in sorted(heavy):
-        sources = [o.source for o in graph[node_id].operands if o.source in heavy]
-        flow.add_edges_from((s, node_id) for s in sources or [SOURCE])
-    dominator: Mapping[int, int] = nx.immediate_dominators(flow, SOURCE)
+    sink = max(sinks)
+    position = {n: i for i, n in enumerate(sorted(heavy & (nx.ancestors(graph.nx, sink) | {sink})))}
+    reach = [0] * len(position)
+    """Position of the last reader of each value."""
+    first_roots = 0
+    for node_id, at in position.items():
+        sources = [position[o.source] for o in graph[node_id].operands if o.source in position]
+        for source in sources:
+            reach[source] = at
+        if not sources:
+            first_roots = at  # an edge from the virtual source
     chain: list[int] = []
-    value = graph[max(sinks)].operands[0].source
-    while value is not None and value != SOURCE:
-        chain.append(value)
-        value = dominator[value]
-    return chain[:0:-1]  # in order, without the output itself
+    furthest = first_roots
+    for node_id, at in position.items():
+        if furthest <= at and node_id != sink:
+            chain.append(node_id)
+        furthest = max(furthest, reach[at])
+    return chain
 
 
 def _segment_signatures(graph: Graph, heavy: set[int], cuts: list[int]) -> dict[int, tuple[object, ...]]:
