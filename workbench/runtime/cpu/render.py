@@ -106,9 +106,10 @@ class _Writer:
         loop = nest.loops[level]
 
         def body(i: Value, inner: list[Value]) -> list[Value]:
-            return self._inside(level, i, [], lambda: self._next(level, inner))
+            start = i if loop.extent % loop.step == 0 else self._clamped(i, loop.extent - loop.step)
+            return self._inside(level, start, [], lambda: self._next(level, inner))
 
-        return self.b.loop(0, loop.extent, 1, carried, body)
+        return self.b.loop(0, loop.extent, loop.step, carried, body)
 
     def _next(self, level: int, carried: list[Value]) -> list[Value]:
         if self.nest.combine is not None and level + 1 == self.nest.kept:

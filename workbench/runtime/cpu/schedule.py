@@ -18,6 +18,9 @@ from workbench.ir.expr import Expr
 from workbench.ir.llir import GATHERED, Apply, Body, GatherLoad, Immediate, Load, Position, axis
 
 MAX_SPLITS = 12
+BLOCK_ROWS, BLOCK_COLUMNS = 16, 64
+"""Elements of a block of a transposed copy: the rows share cache lines, the columns are what is written at once."""
+
 SHORT_AXIS = 8
 """Splits do not make a vector axis shorter than this."""
 
@@ -63,11 +66,13 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop over iterator `name`."""
+    """A loop over iterator `name`, which takes every `step`-th value below `extent`; the last one is at most
+    `extent - step`, so that blocks of `step` elements stay inside (the last two may overlap)."""
 
     name: str
     extent: int
     reduced: bool
+    step: int = 1
 
 
 @dataclass(slots=True)
@@ -149,6 +154,7 @@ def schedule(form: Form, terms: list[Term], lanes: int, wide_lanes: int) -> Nest
     _merge_axes(nest)
     _widen_last(nest)
     _choose_vector(nest, inner_vector)
+    _block_transposed(nest)
     _choose_width(nest, lanes, wide_lanes)
     place(nest)
     return nest
@@ -157,7 +163,7 @@ def schedule(form: Form, terms: list[Term], lanes: int, wide_lanes: int) -> Nest
 def _replace(nest: Nest, values: dict[str, Expr], loops: list[Loop]) -> None:
     """Rewrite all index expressions after a change of the loops."""
     nest.loops = loops
-    nest.extents |= {loop.name: loop.extent for loop in loops}
+    nest.extents |= {loop.name: loop.extent - loop.step + 1 for loop in loops}
     for term in nest.terms:
         term.address = ex.substitute(term.address, values, nest.extents)
     nest.store = ex.substitute(nest.store, values, nest.extents)
@@ -266,6 +272,37 @@ def _choose_vector(nest: Nest, inner_vector: bool) -> None:
         nest.vector = total - 1
     else:
         nest.vector = kept - 1
+
+
+def _block_transposed(nest: Nest) -> None:
+    """Where a map reads along another axis than it writes, go by blocks that stay in the first cache: the lines that
+    one row of a block touches serve its next rows as well."""
+    if nest.combine is not None or nest.vector is None:
+        return
+    along = nest.loops[nest.vector]
+    for term in nest.terms:
+        across = stride(term.address, along.name) if term.op == "load" else None
+        if across is None or abs(across) < BLOCK_ROWS:
+            continue
+        for loop in nest.loops[:-1]:
+            if stride(term.address, loop.name) in (1, -1) and loop.extent > BLOCK_ROWS:
+                _block(nest, loop, along)
+                return
+
+
+def _block(nest: Nest, rows: Loop, columns: Loop) -> None:
+    outer = [loop for loop in nest.loops if loop not in (rows, columns)]
+    inner: list[Loop] = []
+    values: dict[str, Expr] = {}
+    for loop, block in ((rows, BLOCK_ROWS), (columns, BLOCK_COLUMNS)):
+        if loop.extent <= block:
+            inner.append(loop)
+            continue
+        outer.append(Loop(f"{loop.name}b", loop.extent, False, block))
+        inner.append(Loop(f"{loop.name}i", block, False))
+        values[loop.name] = ex.var(f"{loop.name}b") + ex.var(f"{loop.name}i")
+    _replace(nest, values, [*outer, *inner])
+    nest.vector = len(nest.loops) - 1
 
 
 def _contiguous_lanes(nest: Nest, loop: Loop) -> int:
