@@ -18,7 +18,7 @@ from workbench.ir.expr import Expr
 from workbench.ir.llir import GATHERED, Apply, Body, GatherLoad, Immediate, Load, Position, axis
 
 MAX_SPLITS = 12
-BLOCK_ROWS, BLOCK_COLUMNS = 16, 64
+BLOCK_ROWS, BLOCK_COLUMNS = 16, 16
 """Elements of a block of a transposed copy: the rows share cache lines, the columns are what is written at once."""
 
 SHORT_AXIS = 8
