@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -36,21 +36,15 @@ def _evaluator(node_proto: bytes, opsets: tuple[tuple[str, int], ...], dtypes: t
     return ReferenceEvaluator(model), wanted
 
 
-def custom_operator(
-    node_proto: bytes, opsets: tuple[tuple[str, int], ...]
-) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
-    """A function of the node's operands (those that have a name, in order) that yields its first named output.
+def run_opaque(node_proto: bytes, opsets: tuple[tuple[str, int], ...], operands: Sequence[np.ndarray]) -> np.ndarray:
+    """The first named output of a node. `operands` are those of its inputs that have a name, in order, in their shapes.
 
-    Raises WorkbenchError, when called, for an operator that the evaluator does not know or that fails."""
-
-    def run(operands: Sequence[np.ndarray]) -> np.ndarray:
-        try:
-            evaluator, wanted = _evaluator(node_proto, opsets, tuple(str(o.dtype) for o in operands))
-            (result,) = evaluator.run([wanted], {f"operand{k}": o for k, o in enumerate(operands)})
-        except WorkbenchError:
-            raise
-        except Exception as problem:
-            raise WorkbenchError(f"custom operator failed: {type(problem).__name__}: {problem}") from problem
-        return np.asarray(result)
-
-    return run
+    Raises WorkbenchError for an operator that the evaluator does not know or that fails."""
+    try:
+        evaluator, wanted = _evaluator(node_proto, opsets, tuple(str(o.dtype) for o in operands))
+        (result,) = evaluator.run([wanted], {f"operand{k}": o for k, o in enumerate(operands)})
+    except WorkbenchError:
+        raise
+    except Exception as problem:
+        raise WorkbenchError(f"custom operator failed: {type(problem).__name__}: {problem}") from problem
+    return np.asarray(result)

@@ -17,7 +17,7 @@ from workbench.runtime.arena import ALIGNMENT
 from workbench.runtime.cpu.gemm import extent_of, matmul_call
 from workbench.runtime.cpu.jit import compile_source
 from workbench.runtime.cpu.plan import launch_buffers
-from workbench.runtime.opaque import custom_operator
+from workbench.runtime.opaque import run_opaque
 from workbench.runtime.protocol import GemmLaunch, Launch, NativeLaunch, OpaqueLaunch, Plan
 
 Call = Callable[[], object]
@@ -172,12 +172,11 @@ class CpuLoaded:
         return matmul_call(launch, out, a, b)
 
     def _prepared_custom(self, launch: OpaqueLaunch) -> Call:
-        run = custom_operator(launch.node_proto, launch.opsets)
         operands = [self._array(b).reshape(s) for b, s in zip(launch.operands, launch.operand_shapes, strict=True)]
         out = self._array(launch.out).reshape(launch.shape)
 
         def call() -> None:
-            result = run(operands)
+            result = run_opaque(launch.node_proto, launch.opsets, operands)
             if result.shape != launch.shape:
                 raise WorkbenchError(f"{launch.name} gave shape {result.shape}, not {launch.shape}")
             out[...] = result
