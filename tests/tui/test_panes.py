@@ -28,7 +28,7 @@ async def test_all_panes_are_filled(size: tuple[int, int]) -> None:
     async with driven(llama.FakeClient(llama.whole()), size) as drive:
         for key, words in (
             ("1", ("llama-3.2-1b.onnx", "group 1 ×3", "96 nodes", "×2.27")),
-            ("2", ("(ruleset lower)", "; chunk 7")),
+            ("2", ("(ruleset lower)", "; chunk 0")),
             ("3", ("matches", "cublas-sgemm-nn", "5 of 25 never fired")),
             ("4", ("240/240", "✓ verified", "5.133 ms", "38 profiled", "numerically wrong")),
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log, sqrt
 
 from rich.text import Text
 
@@ -53,8 +54,8 @@ def step_plot(
 ) -> list[Text]:
     """`height` lines of `width` cells. `candidates` and `curve` are (index, ms); the x axis goes from 0 to `last`.
 
-    The y axis begins at the best and ends at the first or the slower fifth of the candidates, whichever is more: a few
-    very slow candidates are drawn at the upper edge instead of flattening the rest."""
+    The y axis is logarithmic. It begins at the best and ends at the first or the slower fifth of the candidates,
+    whichever is more: a few very slow ones are drawn at the upper edge instead of flattening the rest."""
     glyphs, colors = look.glyphs, look.colors
     columns, rows = max(1, width - LABEL - 1), max(1, height - 2)
     times = sorted(time for _, time in candidates) or [time for _, time in curve]
@@ -62,8 +63,10 @@ def step_plot(
         return []
     low = min(times[0], curve[-1][1] if curve else times[0])
     high = max(times[len(times) * 4 // 5], curve[0][1] if curve else 0.0)
-    margin = (high - low) * 0.04 or high * 0.05 or 1.0
-    low, high = low - margin, high + margin
+    low, high = max(low, 1e-6), max(high, 1e-6)
+    margin = (high / low) ** 0.04 if high > low else 1.05
+    low, high = low / margin, high * margin
+    decades = log(high / low)
     canvas = _Canvas(columns, rows, 2 if glyphs.braille else 1, 4 if glyphs.braille else 1, {}, {})
     wide, tall = columns * canvas.across, rows * canvas.down
 
@@ -71,7 +74,7 @@ def step_plot(
         return min(wide - 1, index * (wide - 1) // max(1, last))
 
     def y_of(time: float) -> int:
-        return max(0, min(tall - 1, round((high - time) / (high - low) * (tall - 1))))
+        return max(0, min(tall - 1, round(log(high / max(time, 1e-6)) / decades * (tall - 1))))
 
     for index, time in candidates:
         canvas.put(canvas.dots, x_of(index), y_of(time))
@@ -83,10 +86,10 @@ def step_plot(
         if place + 1 < len(curve):
             for y in range(y_of(time), y_of(curve[place + 1][1]) + 1):
                 canvas.put(canvas.line, until, y)
-    labels = {0: high, rows // 2: (low + high) / 2, rows - 1: low} if rows > 3 else {0: high, rows - 1: low}
+    labels = {0: high, rows // 2: sqrt(low * high), rows - 1: low} if rows > 3 else {0: high, rows - 1: low}
     lines = []
     for y in range(rows):
-        label = fmt.ms(max(0.0, labels[y])) if y in labels else ""
+        label = fmt.ms(labels[y]) if y in labels else ""
         lines.append(Text.assemble((f"{label:>{LABEL - 1}} ", colors.faint), (glyphs.axis_v, colors.track)))
         lines[-1].append_text(canvas.row(y, look))
     axis = " " * LABEL + glyphs.axis_corner + glyphs.axis_h * columns

@@ -56,7 +56,7 @@ class Scene:
         """The chunk whose program is shown: the selected one, or the one that stands for the selected group."""
         if self.selection.chunk is not None:
             return self.selection.chunk
-        group = self.group(self.searched_group() if self.selection.group is None else self.selection.group)
+        group = self.group(self.selection.group)
         if group is not None:
             return group.representative
         return self.view.chunks[0].index if self.view.chunks else None

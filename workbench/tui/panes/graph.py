@@ -117,6 +117,7 @@ class GraphPane(Pane):
         self.outline = GraphTree()
         self._made_from: tuple[object, ...] = ()
         self._chunks: list[ChunkInfo] = []
+        self._groups: list[GroupInfo] = []
         self._rows: dict[int, list[NodeRow]] = {}
         self._filter = ""
         self._labels: dict[object, Text] = {}
@@ -130,6 +131,7 @@ class GraphPane(Pane):
         view = scene.view
         if view.chunks is not self._chunks:
             self._chunks, self._rows = view.chunks, {}
+        self._groups = view.groups  # kept, so that no other list gets its id
         stage = (view.stage, len(view.timeline))
         missing = stage != self._stage_seen and any(not rows for rows in self._rows.values())
         self._stage_seen = stage
@@ -172,6 +174,8 @@ class GraphPane(Pane):
         event.stop()
         row = event.node.data or Row("model")
         selection = Selection(row.group, row.chunk, row.node)
+        operands = ", ".join(f"{source}[{layout}]" for source, layout in row.node.operands) if row.node else ""
+        self.subtitle(f"{look(self).glyphs.left} {operands}" if operands else "")
         if selection != self.scene.selection:
             self.post_message(self.Selected(selection))
 
@@ -326,7 +330,7 @@ class GraphPane(Pane):
             (f" {the_look.glyphs.times}{len(group.members):<3}", colors.text),
             (f"{fmt.count(group.nodes):>6} nodes ", colors.dim),
             (f"{best:>11}", colors.text),
-            (f" {gain:<7}", colors.good),
+            (f" {gain:<8}", colors.good),
         )
         if saturation and saturation.result:
             label.append(f"{fmt.count(saturation.result.nodes):>8} e-nodes", style=colors.dim)

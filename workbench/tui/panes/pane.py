@@ -11,6 +11,7 @@ from textual.events import Key
 from textual.widget import Widget
 from textual.widgets import Input
 
+from workbench.errors import printable
 from workbench.tui.scene import Scene
 from workbench.tui.theme import look
 
@@ -48,6 +49,7 @@ class Pane(Container):
         self.warning = ""
         """the part of the title that should stand out"""
         self.scene = Scene()
+        self._subtitle = ""
 
     def body(self) -> Widget:
         """The focusable widget; made once."""
@@ -84,6 +86,13 @@ class Pane(Container):
         if getattr(self, "_shown_title", None) != (title, colors):
             self._shown_title = (title, colors)
             self.border_title = title
+
+    def subtitle(self, text: str) -> None:
+        """Write a detail of the selection into the lower border."""
+        shown = f" {printable(text, 240)} " if text else ""
+        if shown != self._subtitle:
+            self._subtitle = shown
+            self.border_subtitle = Content(shown)
 
     @property
     def filter_line(self) -> FilterLine | None:

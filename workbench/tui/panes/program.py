@@ -175,6 +175,7 @@ class ProgramPane(Pane):
         super().__init__()
         self.program = ProgramView()
         self._shown: tuple[object, ...] = ()
+        self._chunks: object = None
         self._node: object = None
         self._stage: object = None
 
@@ -187,9 +188,9 @@ class ProgramPane(Pane):
         stage = (view.stage, len(view.timeline))
         waiting = not self.program.lines and stage != self._stage
         self._stage = stage
-        shown = (chunk, id(view.chunks), scene.client)
-        if shown != self._shown or waiting:
-            self._shown, self._node = shown, None
+        shown = (chunk, scene.client)
+        if shown != self._shown or view.chunks is not self._chunks or waiting:
+            self._shown, self._chunks, self._node = shown, view.chunks, None
             text = scene.client.program(chunk) if scene.client is not None and chunk is not None else ""
             if text or self.program.lines:
                 self.program.show(text)

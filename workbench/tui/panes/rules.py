@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable
 
 from workbench.errors import printable
-from workbench.session.events import RuleRow
+from workbench.session.events import GroupSaturated, RuleRow
 from workbench.tui import format as fmt
 from workbench.tui import keymap
 from workbench.tui.panes.pane import Pane
@@ -35,7 +35,7 @@ class Column:
 
 COLUMNS = (
     Column("rule", 22, False, False, lambda rule: rule.name.lower()),
-    Column("category", 10, False, False, lambda rule: rule.category.lower()),
+    Column("kind", 7, False, False, lambda rule: rule.category.lower()),
     Column("matches", 9, True, True, lambda rule: rule.matches),
     Column("ms", 8, True, True, lambda rule: rule.seconds),
     Column("share", 7, True, True, lambda rule: rule.seconds),
@@ -108,6 +108,7 @@ class RulesPane(Pane):
         self._filter = ""
         self._shown: object = None
         self._rules: list[RuleRow] = []
+        self._results: list[GroupSaturated] = []
 
     def body(self) -> Widget:
         return self.table
@@ -162,6 +163,13 @@ class RulesPane(Pane):
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         event.stop()
+        self._detail()
+
+    def _detail(self) -> None:
+        """The whole of what the columns cut: the name and the place of the rule under the cursor."""
+        row = self.table.cursor_row
+        rule = self._rules[row] if row < len(self._rules) else None
+        self.subtitle(f"{rule.name}  {rule.file}:{rule.line}" if rule else "")
 
     def _fill(self, rows: Iterable[RuleRow]) -> None:
         every = merged(rows)

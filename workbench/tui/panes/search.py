@@ -150,7 +150,7 @@ def _groups(scene: Scene, chosen: int | None, width: int, look: Look) -> list[Te
                 fmt.bar(fraction, room, look, colors.accent if here else colors.faint),
                 (f"  {done:>5}/{limit}", colors.text if search else colors.faint),
                 (f"{fmt.ms(search.best_ms) if search else '-':>11} ms", colors.text if search else colors.faint),
-                (f"  {fmt.gain(view.gain(group.index), look):<7}", colors.good),
+                (f"  {fmt.gain(view.gain(group.index), look):<8}", colors.good),
                 (f"{look.glyphs.times}{len(group.members)}", colors.dim),
             )
         )

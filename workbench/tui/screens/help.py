@@ -26,13 +26,13 @@ PANES = {
         "A group shows the program of the chunk that stands for it.",
     ),
     "Rules": (
-        "matches: how often the rule's premises held; not how many facts that added.",
+        "kind: the category. matches: how often the rule's premises held; not how many facts that added.",
         "ms, share: time in the rule and its part of all rules. by step: matches in each run of its ruleset.",
         "{zero} in matches: the rule never fired. The title counts those.",
     ),
     "Search": (
         "A bar per group: candidates evaluated, the best in ms, and {times} how much faster it is than the first.",
-        "Plot: each dot a profiled candidate, the line the best so far; very slow ones lie at the upper edge.",
+        "Plot, log scale: dots are profiled candidates, the line the best; very slow ones lie at the upper edge.",
         "Rejected candidates are counted by reason. Kernels: total ms in one run of the whole program.",
     ),
 }
