@@ -8,7 +8,16 @@ import numpy as np
 
 from workbench.frontend import symbolic
 from workbench.frontend.builder import Arg, Builder, fold
-from workbench.frontend.values import NotLoweredError, Value, dtype_of, is_float, is_symbolic, plain
+from workbench.frontend.values import (
+    NotLoweredError,
+    Value,
+    broadcast,
+    dtype_of,
+    is_float,
+    is_symbolic,
+    plain,
+    shape_of,
+)
 
 LOG2_E = math.log2(math.e)
 
@@ -166,7 +175,7 @@ def power(b: Builder, x: Value, exponent: Value) -> Value:
     if array is not None and array.size and array.dtype != object and (array == array.reshape(-1)[0]).all():
         fixed = _fixed_power(b, x, float(array.reshape(-1)[0]))
         if fixed is not None:
-            return b.expand(fixed, np.broadcast_shapes(array.shape)) if _is_scalar(fixed) else fixed
+            return b.expand(fixed, broadcast([shape_of(fixed), array.shape]))
     if not is_float(x):
         raised = power(b, b.cast(x, np.float64), b.cast(exponent, np.float64))
         return b.cast(b.unary("Floor", b.add(raised, 0.5)), dtype_of(x))
@@ -180,10 +189,6 @@ def power(b: Builder, x: Value, exponent: Value) -> Value:
     if array is not None:
         return _power_of_magnitude(b, x, y)
     return _general_power(b, x, y)
-
-
-def _is_scalar(x: Value) -> bool:
-    return isinstance(x, np.ndarray) and x.ndim == 0
 
 
 def _fixed_power(b: Builder, x: Value, exponent: float) -> Value | None:

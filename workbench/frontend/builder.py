@@ -110,8 +110,8 @@ class Builder:
         self.nodes[view.source] = Node(view.source, ops.Constant(), (), shape, dtype, label)
         return view
 
-    def lift(self, x: Value) -> View:
-        """`x` as a view: a known array becomes a Constant, equal ones the same.
+    def lift(self, x: Value, label: str | None = None) -> View:
+        """`x` as a view: a known array becomes a Constant (called `label`), equal ones the same.
 
         Raises ModelError for element types that the graph cannot hold."""
         if isinstance(x, View):
@@ -126,14 +126,15 @@ class Builder:
             kept = self._by_identity.get(id(x))
             if kept is not None:
                 return kept[1]
-            view = self._expanded(self.constant(np.ascontiguousarray(base), base.shape, dtype, self.label), x.shape)
+            held = self.constant(np.ascontiguousarray(base), base.shape, dtype, label or self.label)
+            view = self._expanded(held, x.shape)
             self._by_identity[id(x)] = (x, view)
             return view
         key = (dtype.name, base.shape, base.tobytes())
         found = self._interned.get(key)
         if found is None:
-            held = np.array(base, order="C")
-            found = self._interned[key] = self.constant(held, base.shape, dtype, self.label)
+            copied = np.array(base, order="C")
+            found = self._interned[key] = self.constant(copied, base.shape, dtype, label or self.label)
         return self._expanded(found, x.shape)
 
     def _lift_symbolic(self, x: np.ndarray) -> View:
@@ -194,13 +195,21 @@ class Builder:
                     if name == "LessThan"
                     else plain(_SYMBOLIC[name](*arrays))
                 )
-        views = [self.lift(x) for x in operands]
+        views = [self.lift(x) for x in self._one_integer_type(operands)]
         shape = broadcast([v.layout.shape for v in views])
         dtype = views[-1].dtype
         for v in views[1:] if name == "Select" else views:
             if v.dtype is not dtype:
                 raise ValueError(f"operands of different types, {v.dtype} and {dtype}")
         return self.node(ops.Elementwise(name), [self._expanded(v, shape) for v in views], shape, rule.result or dtype)
+
+    def _one_integer_type(self, operands: Sequence[Value]) -> Sequence[Value]:
+        """Shape arithmetic beside values of another integer type takes that type."""
+        if not any(is_symbolic(x) for x in operands):
+            return operands
+        others = [dtype_of(x) for x in operands if not is_symbolic(x) and dtype_of(x) != np.bool_]
+        wanted = others[-1] if others else np.dtype(np.int64)
+        return [self.cast(x, wanted) if is_symbolic(x) else x for x in operands]
 
     @staticmethod
     def _fits(arrays: Sequence[np.ndarray]) -> bool:

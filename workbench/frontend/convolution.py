@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import Builder
 from workbench.frontend.contraction import contract
 from workbench.frontend.movement import pad_axes

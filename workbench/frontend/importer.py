@@ -28,6 +28,8 @@ from workbench.ir.layout import Dim
 
 assert _operators
 
+_SCALARS = 16
+"""Elements up to which even a float matrix counts as a known array."""
 _RENAMED = {"transA": "trans_a", "transB": "trans_b"}
 _INHERENT = (ValueError, IndexError, TypeError, KeyError, OverflowError, ZeroDivisionError, MemoryError)
 """What a malformed model makes NumPy and the layouts raise."""
@@ -136,13 +138,13 @@ class _Import:
         tensor = self.initializers[name]
         data, shape, dtype = self.tensors.read(tensor)
         value: Value
-        if isinstance(data, ExternalData) or data.size > SMALL:
+        if not isinstance(data, ExternalData) and data.size <= SMALL:
+            value = self.builder.lift(data, name) if _is_matrix(data) else data
+        else:
             held = dt.from_numpy(dtype)
             if held is None:
                 raise ModelError(f"initializer '{printable(name)}' is {dtype}, which is not supported")
             value = self.builder.constant(data, shape, held, name)
-        else:
-            value = data
         self.values[name] = value
         return value
 
@@ -282,6 +284,11 @@ def _input_dtype(name: str, elem_type: int) -> DType:
         shown = TensorProto.DataType.Name(elem_type).lower() if known else str(elem_type)
         raise ModelError(f"input '{name}' is {shown}; supported are {', '.join(d.name for d in dt.DTYPES)}")
     return dtype
+
+
+def _is_matrix(data: np.ndarray) -> bool:
+    """Whether `data` looks like a weight: its layout in memory is then kept, whatever its size."""
+    return data.dtype.kind == "f" and data.ndim > 1 and data.size > _SCALARS and dt.from_numpy(data.dtype) is not None
 
 
 def _float_elements(tensor: Any) -> int:

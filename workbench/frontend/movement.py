@@ -166,8 +166,10 @@ def _span(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
 
 def _clamped(v: Dim, extent: Dim, low: Dim, high: Dim) -> Dim:
     if not isinstance(v, Expr) and v < 0:
-        v = ex.as_dim(ex.as_expr(extent) + v)
-        return low if not isinstance(v, Expr) and v < 0 else v
+        if v <= -(1 << 31) + 1:
+            return low
+        back = ex.as_dim(ex.as_expr(extent) + v)
+        return low if symbolic.smaller(0, back) != 0 else back
     if not isinstance(v, Expr) and v >= (1 << 31) - 1:
         return high
     if isinstance(v, Expr) and not isinstance(extent, Expr):

@@ -51,8 +51,14 @@ def equal(a: Dim, b: Dim) -> bool:
 
 
 def smaller(a: Dim, b: Dim) -> Dim:
-    """The lesser of the two."""
-    return a if less(a, b) else b
+    """The lesser of the two.
+
+    Raises ModelError when that depends on the dimensions' values."""
+    if at_least(ex.as_dim(ex.as_expr(b) - a), 0):
+        return a
+    if at_least(ex.as_dim(ex.as_expr(a) - b), 0):
+        return b
+    raise _undecided(a, "<=", b)
 
 
 def _undecided(a: Dim, sign: str, b: Dim) -> ModelError:

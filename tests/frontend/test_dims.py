@@ -1,0 +1,154 @@
+"""Named dimensions stay symbolic, and the graph is right at every value of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from workbench.errors import ModelError
+from workbench.frontend import import_model
+from workbench.ir.expr import var
+from workbench.ir.interpret import interpret
+
+WriteModel = Callable[..., Path]
+node = helper.make_node
+
+
+def run(path: Path, x: np.ndarray, **dims: int) -> np.ndarray:
+    return interpret(import_model(path).graph, {"x": x}, dims)["y"]
+
+
+def test_a_named_dimension_has_the_given_representative_value(write_model: WriteModel) -> None:
+    path = write_model([node("Sqrt", ["x"], ["y"])], {"x": (np.float32, ("batch", 3))})
+    graph = import_model(path, dims={"batch": 4}).graph
+    assert graph.dims == {"batch": 4}
+    assert graph[graph.inputs[0]].shape == (var("batch"), 3)
+
+
+def test_a_dimension_without_a_value_is_represented_by_1(write_model: WriteModel) -> None:
+    path = write_model([node("Sqrt", ["x"], ["y"])], {"x": (np.float32, ("batch", None))})
+    assert import_model(path).graph.dims == {"batch": 1, "x_1": 1}
+
+
+def test_names_are_made_safe_and_stay_distinct(write_model: WriteModel) -> None:
+    path = write_model([node("Sqrt", ["x"], ["y"])], {"x": (np.float32, ("z", "a b", "a/b", "?", "#0"))})
+    graph = import_model(path, dims={"z": 2, "a/b": 5}).graph
+    assert graph.dims == {"z_": 2, "a_b": 1, "a_b_2": 5, "x_3": 1, "_0": 1}
+
+
+def test_a_value_for_a_dimension_that_is_not_there_is_an_error(write_model: WriteModel) -> None:
+    path = write_model([node("Sqrt", ["x"], ["y"])], {"x": (np.float32, ("batch", 3))})
+    with pytest.raises(ModelError, match="no dimension 'seq' \\(it has: batch\\)"):
+        import_model(path, dims={"seq": 4})
+    with pytest.raises(ModelError, match="must be at least 1"):
+        import_model(path, dims={"batch": 0})
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_attention_over_a_named_length_is_right_at_every_length(n: int, write_model: WriteModel) -> None:
+    """Heads split and merged by computed shapes, a causal mask from a range, a softmax, a mean."""
+    path = write_model(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Gather", ["s", "one"], ["n"]),
+            node("Range", ["zero", "n", "one"], ["at"]),
+            node("Unsqueeze", ["at", "ones"], ["rows"]),
+            node("LessOrEqual", ["at", "rows"], ["seen"]),
+            node("Reshape", ["x", "split"], ["h"]),
+            node("Transpose", ["h"], ["q"], perm=[0, 2, 1, 3]),
+            node("Transpose", ["h"], ["k"], perm=[0, 2, 3, 1]),
+            node("MatMul", ["q", "k"], ["scores"]),
+            node("Where", ["seen", "scores", "least"], ["masked"]),
+            node("Softmax", ["masked"], ["p"]),
+            node("MatMul", ["p", "q"], ["o"]),
+            node("Transpose", ["o"], ["t"], perm=[0, 2, 1, 3]),
+            node("Reshape", ["t", "merge"], ["m"]),
+            node("ReduceMean", ["m", "ones"], ["mean"]),
+            node("Sub", ["m", "mean"], ["y"]),
+        ],
+        {"x": (np.float32, (2, "n", 8))},
+        known={
+            "zero": np.array(0),
+            "one": np.array(1),
+            "ones": np.array([1]),
+            "split": np.array([0, 0, 2, 4]),
+            "merge": np.array([0, -1, 8]),
+            "least": np.float32(-np.inf),
+        },
+    )
+    x = np.random.default_rng(n).standard_normal((2, n, 8)).astype(np.float32)
+    heads = x.reshape(2, n, 2, 4).transpose(0, 2, 1, 3)
+    scores = np.where(np.tri(n, dtype=bool), heads @ heads.swapaxes(2, 3), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    merged = (weights @ heads).transpose(0, 2, 1, 3).reshape(2, n, 8)
+    np.testing.assert_allclose(run(path, x, n=n), merged - merged.mean(1, keepdims=True), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_joining_padding_and_last_rows_of_a_named_length(n: int, write_model: WriteModel) -> None:
+    path = write_model(
+        [
+            node("Concat", ["c", "x", "x"], ["j"], axis=0),
+            node("Pad", ["j", "pads", "fill"], ["p"]),
+            node("Gather", ["x", "last"], ["r"]),
+            node("Add", ["p", "r"], ["y"]),
+        ],
+        {"x": (np.float32, ("n", 2))},
+        known={
+            "c": np.full((1, 2), np.inf, np.float32),
+            "pads": np.array([1, 0, 2, 0]),
+            "fill": np.float32(-7),
+            "last": np.array([-1]),
+        },
+    )
+    x = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
+    joined = np.concatenate([np.full((1, 2), np.inf), x, x])
+    expected = np.pad(joined, [(1, 2), (0, 0)], constant_values=-7) + x[-1]
+    np.testing.assert_array_equal(run(path, x, n=n), expected)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_slices_of_a_named_length(n: int, write_model: WriteModel) -> None:
+    path = write_model(
+        [
+            node("Slice", ["x", "one", "end"], ["tail"]),
+            node("Slice", ["x", "zero", "minus"], ["head"]),
+            node("Slice", ["x", "minus", "start", "axes", "minus"], ["back"]),
+            node("Sub", ["tail", "head"], ["d"]),
+            node("Concat", ["d", "back"], ["y"], axis=0),
+        ],
+        {"x": (np.float32, ("n", 2))},
+        known={
+            "zero": np.array([0]),
+            "one": np.array([1]),
+            "minus": np.array([-1]),
+            "end": np.array([2**63 - 1]),
+            "start": np.array([-(2**63)]),
+            "axes": np.array([0]),
+        },
+    )
+    x = np.random.default_rng(n).standard_normal((n, 2)).astype(np.float32)
+    np.testing.assert_allclose(run(path, x, n=n), np.concatenate([x[1:] - x[:-1], x[::-1]]), rtol=1e-6)
+
+
+def test_a_structure_that_depends_on_a_dimension_is_refused(write_model: WriteModel) -> None:
+    path = write_model(
+        [node("Slice", ["x", "zero", "four"], ["y"])],
+        {"x": (np.float32, ("n", 2))},
+        known={"zero": np.array([0]), "four": np.array([4])},
+    )
+    with pytest.raises(ModelError, match="depends on whether 4 <= n"):
+        import_model(path)
+
+
+def test_a_reshape_that_does_not_divide_is_refused(write_model: WriteModel) -> None:
+    path = write_model(
+        [node("Reshape", ["x", "to"], ["y"])], {"x": (np.float32, ("n", 3))}, known={"to": np.array([4, -1])}
+    )
+    with pytest.raises(ModelError, match="cannot reshape"):
+        import_model(path)
