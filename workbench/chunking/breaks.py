@@ -12,8 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-import networkx as nx
-
 from workbench.errors import WorkbenchError
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, Node, is_contraction
@@ -116,7 +114,7 @@ def _dominator_chain(graph: Graph, heavy: set[int]) -> list[int]:
     if not sinks:
         return []
     sink = max(sinks)
-    position = {n: i for i, n in enumerate(sorted(heavy & (nx.ancestors(graph.nx, sink) | {sink})))}
+    position = {n: i for i, n in enumerate(sorted(heavy & graph.ancestors([sink])))}
     reach = [0] * len(position)
     """Position of the last reader of each value."""
     first_roots = 0

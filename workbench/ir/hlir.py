@@ -1,7 +1,7 @@
 """HLIR: the model as a graph of primitives. Nodes are immutable; edges carry layouts.
 
-The graph is a networkx DiGraph (node attribute `node`), so that structural questions (order, ancestors, dominators)
-are asked of networkx. Parallel edges (x*x) are one networkx edge: the operands on the node are the truth.
+`Graph.nx` is the same graph as a networkx DiGraph (node attribute `node`, edge attribute `layouts`), for structural
+questions and for tools. It is made when first asked for: large models are imported often without it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class Graph:
     """A model in HLIR. Mutate only through `add`."""
 
     name: str = "model"
-    nx: nx.DiGraph = field(default_factory=nx.DiGraph)
     constants: dict[int, np.ndarray | ExternalData] = field(default_factory=dict)
     custom_ops: dict[int, CustomOpSpec] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
@@ -80,14 +79,16 @@ class Graph:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     _nodes: dict[int, Node] = field(default_factory=dict)
+    _consumers: dict[int, dict[int, None]] = field(default_factory=dict)
+    _nx: nx.DiGraph | None = None
 
     def add(self, op: Op, operands: Sequence[Operand], shape: Shape, dtype: DType, label: str = "") -> Node:
         """Append a node; its operands must exist."""
         node = Node(len(self._nodes), op, tuple(operands), shape, dtype, label)
         self._nodes[node.id] = node
-        self.nx.add_node(node.id, node=node)
         for operand in operands:
-            self.nx.add_edge(operand.source, node.id)
+            self._consumers.setdefault(operand.source, {})[node.id] = None
+        self._nx = None
         match op:
             case ops.Input():
                 self.inputs.append(node.id)
@@ -114,20 +115,38 @@ class Graph:
             return data.reshape(-1)[0].item()
         return None
 
-    def consumers(self, node_id: int) -> Iterable[int]:
-        """Ids of the nodes that read `node_id`."""
-        return iter(self.nx.successors(node_id))
+    @property
+    def nx(self) -> nx.DiGraph:
+        """The graph in networkx. Operands of one node that read the same source are one edge with several layouts."""
+        if self._nx is None:
+            self._nx = nx.DiGraph()
+            for node in self:
+                self._nx.add_node(node.id, node=node)
+                for operand in node.operands:
+                    if self._nx.has_edge(operand.source, node.id):
+                        self._nx.edges[operand.source, node.id]["layouts"].append(operand.layout)
+                    else:
+                        self._nx.add_edge(operand.source, node.id, layouts=[operand.layout])
+        return self._nx
 
-    def live_from_outputs(self) -> set[int]:
-        """Ids of the nodes that some output needs (inputs included where needed)."""
+    def consumers(self, node_id: int) -> Iterable[int]:
+        """Ids of the nodes that read `node_id`, each once."""
+        return self._consumers.get(node_id, ())
+
+    def ancestors(self, node_ids: Iterable[int]) -> set[int]:
+        """`node_ids` and everything that they are computed from."""
         seen: set[int] = set()
-        stack = list(self.outputs)
+        stack = list(node_ids)
         while stack:
             node_id = stack.pop()
             if node_id not in seen:
                 seen.add(node_id)
                 stack += [operand.source for operand in self._nodes[node_id].operands]
         return seen
+
+    def live_from_outputs(self) -> set[int]:
+        """Ids of the nodes that some output needs (inputs included where needed)."""
+        return self.ancestors(self.outputs)
 
 
 def is_contraction(graph: Graph, node: Node) -> bool:
