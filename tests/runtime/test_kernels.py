@@ -31,6 +31,7 @@ from workbench.ir.llir import (
     axis,
 )
 from workbench.runtime import get_runtime
+from workbench.runtime.bounds import interval, reach
 from workbench.runtime.compare import compare, default_tolerance
 
 RunKernel = Callable[..., np.ndarray]
@@ -277,11 +278,25 @@ def test_equal_kernels_share_one_source() -> None:
     assert np.array_equal(x, np.full(8, 2.0, np.float32))
 
 
-def test_an_address_outside_its_buffer_is_refused() -> None:
+@pytest.mark.parametrize("address", [axis(0) + 1, axis(0) - 1, (axis(0) * 3) % 10, axis(0) // 2 * 3])
+def test_an_address_outside_its_buffer_is_refused(address: Expr) -> None:
     buffers = [Buffer(0, dt.F32, 8, "output", 0), Buffer(1, dt.F32, 8, "input", 0)]
-    kernel = MapKernel(0, (8,), Load(1, axis(0) + 1, dt.F32), (0,))
+    kernel = MapKernel(0, (8,), Load(1, address, dt.F32), (0,))
     with pytest.raises(WorkbenchError, match="buffer 1"):
         get_runtime("cpu").plan(Program(buffers, [kernel], [0]), {})
+
+
+@settings(max_examples=100)
+@given(choice=st.data())
+def test_the_range_of_an_address_is_never_too_narrow(choice: st.DataObject) -> None:
+    shape = choice.draw(shapes(1, 4))
+    address = choice.draw(addresses(shape))
+    at = np.asarray(ex.evaluate(address, {f"#{i}": index for i, index in enumerate(np.indices(shape))}))
+    extents = {f"#{i}": n for i, n in enumerate(shape)}
+    low, high = interval(address, extents)
+    assert low <= at.min() <= at.max() <= high
+    assert reach(address, tuple(extents.items()), int(at.max()) + 1) is None
+    assert reach(address, tuple(extents.items()), int(at.max())) == (at.min(), at.max())
 
 
 def test_a_shared_subexpression_is_computed_once() -> None:

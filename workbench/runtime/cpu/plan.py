@@ -11,8 +11,9 @@ from workbench.ir import expr as ex
 from workbench.ir import llir
 from workbench.ir.llir import GemmCall, GemmOperand, Immediate, MapKernel, OpaqueCall, Program, ReduceKernel
 from workbench.runtime.arena import plan_arena
+from workbench.runtime.bounds import reach
 from workbench.runtime.cpu.render import identity, render_terms, source_key
-from workbench.runtime.cpu.schedule import Form, Term, linearise, stride
+from workbench.runtime.cpu.schedule import Form, Term, gathered, linearise
 from workbench.runtime.protocol import GemmLaunch, Launch, MatrixRef, NativeLaunch, OpaqueLaunch, Plan, PlanBuffer
 
 CustomOps = Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]
@@ -102,25 +103,19 @@ def _traffic(kernel: MapKernel | ReduceKernel, terms: list[Term], program: Progr
 
 
 def _check_addresses(kernel: MapKernel | ReduceKernel, terms: list[Term], program: Program) -> None:
-    """Refuse what would read or write outside a buffer, where the address is affine and so has an exact range."""
+    """Raise for a kernel that would read or write outside a buffer."""
     if program.buffers[kernel.out].elements < prod(kernel.shape):
         raise WorkbenchError(f"buffer {kernel.out} is too small for a kernel of shape {kernel.shape}")
     extents = _extents(kernel)
     for term in terms:
         if term.buffer < 0 or (term.op == "gather" and term.extent == 0):
             continue
-        if term.op == "gather":
-            extents = {**extents, f"#g{term.args[0]}": term.extent}
-        steps = {name: stride(term.address, name) for name in ex.variables(term.address)}
-        if any(step is None or name not in extents for name, step in steps.items()):
-            continue
-        start = next((c for p, c in term.address.terms if not p), 0)
-        spans = [step * (extents[name] - 1) for name, step in steps.items() if step is not None]
-        low, high = start + sum(min(0, s) for s in spans), start + sum(max(0, s) for s in spans)
-        if low < 0 or high >= program.buffers[term.buffer].elements:
+        here = extents | {gathered(a): term.extent for a in term.args}
+        buffer = program.buffers[term.buffer]
+        outside = reach(term.address, tuple(here.items()), buffer.elements)
+        if outside is not None:
             raise WorkbenchError(
-                f"a kernel reads elements {low}..{high} of buffer {term.buffer}, "
-                f"which has {program.buffers[term.buffer].elements}"
+                f"a kernel reads elements {outside[0]}..{outside[1]} of buffer {buffer.id}, which has {buffer.elements}"
             )
 
 
