@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.tui import llama
 from tests.tui.drive import driven
 from workbench.session import events as ev
@@ -110,10 +112,11 @@ async def test_y_copies_the_selection_of_the_focused_pane(tmp_path: Path) -> Non
         assert str(copied) in drive.app.last_toast
 
 
-async def test_q_leaves_and_says_how_to_come_back() -> None:
+@pytest.mark.parametrize("key", ["q", "ctrl+q"])
+async def test_q_leaves_and_says_how_to_come_back(key: str) -> None:
     client = llama.FakeClient(llama.under_way())
     async with driven(client) as drive:
-        await drive.press("q")
+        await drive.press(key)
         assert client.closed
         assert ev.Shutdown() not in client.sent
         said = "".join(map(str, drive.app._exit_renderables))

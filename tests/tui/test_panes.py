@@ -256,3 +256,15 @@ async def test_a_restart_forgets_and_a_new_split_is_shown() -> None:
             client.more.put_nowait(event)
         await drive.until(lambda: any("group 1" in label for label in labels(drive)))
         assert len(client.asked) > len(asked) or not any(label.startswith("chunk") for label in labels(drive))
+
+
+async def test_of_many_groups_only_those_around_the_selected_one_have_a_bar() -> None:
+    groups = [ev.GroupInfo(i, i, [i], 40, f"d{i}") for i in range(30)]
+    chunks = [ev.ChunkInfo(i, 40, [], [], "") for i in range(30)]
+    start = [ev.SearchStarted(group=i, limit=60, choices=2, space_log10=1.0, members=1, at=4.0) for i in range(21)]
+    past = [llama.imported()[0], ev.ChunksSplit(chunks=chunks, breaks=[], mode="auto"), ev.GroupsFormed(groups=groups)]
+    async with driven(llama.FakeClient([*past, *start])) as drive:
+        await drive.until(lambda: "8 of 30 groups shown" in drive.screen())
+        bars = [line.plain.split()[1] for line in drive.bench.search.board.lines if line.plain.startswith("group")]
+        assert "20" in bars
+        assert "3" not in bars

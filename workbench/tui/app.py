@@ -156,6 +156,9 @@ class WorkbenchApp(App[None]):
         else:
             self.notify(shown, markup=False)
 
+    async def action_quit(self) -> None:
+        await self.leave()
+
     async def leave(self) -> None:
         """End the app. The engine goes on, and the last line says how to come back."""
         scene = self.scene

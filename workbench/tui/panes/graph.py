@@ -174,10 +174,17 @@ class GraphPane(Pane):
         event.stop()
         row = event.node.data or Row("model")
         selection = Selection(row.group, row.chunk, row.node)
-        operands = ", ".join(f"{source}[{layout}]" for source, layout in row.node.operands) if row.node else ""
-        self.subtitle(f"{look(self).glyphs.left} {operands}" if operands else "")
+        self._detail(row.node)
         if selection != self.scene.selection:
             self.post_message(self.Selected(selection))
+
+    def _detail(self, node: NodeRow | None) -> None:
+        """What a narrow pane cuts: the label of the node, and what it reads with which layout."""
+        said = node.label if node else ""
+        if node is not None and node.operands:
+            operands = ", ".join(f"{source}[{layout}]" for source, layout in node.operands)
+            said = f"{said} {look(self).glyphs.left} {operands}"
+        self.subtitle(said)
 
     def on_tree_node_selected(self, event: Tree.NodeSelected[Row]) -> None:
         event.stop()
@@ -328,8 +335,8 @@ class GraphPane(Pane):
         label = Text.assemble(
             (f"group {group.index}", f"bold {colors.accent}"),
             (f" {the_look.glyphs.times}{len(group.members):<3}", colors.text),
-            (f"{fmt.count(group.nodes):>6} nodes ", colors.dim),
-            (f"{best:>11}", colors.text),
+            (f"{fmt.count(group.nodes):>5} nodes ", colors.dim),
+            (f"{best:>10}", colors.text),
             (f" {gain:<8}", colors.good),
         )
         if saturation and saturation.result:
@@ -343,7 +350,7 @@ class GraphPane(Pane):
     def _chunk_label(self, chunk: ChunkInfo, note: str = "") -> Text:
         colors = look(self).colors
         label = Text.assemble(
-            (f"chunk {chunk.index:<3}", colors.cyan), (f"{fmt.count(chunk.nodes):>7} nodes", colors.dim)
+            (f"chunk {chunk.index:<3}", colors.cyan), (f"{fmt.count(chunk.nodes):>6} nodes", colors.dim)
         )
         if note:
             label.append(f"  {note}", style=colors.good)

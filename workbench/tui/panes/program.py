@@ -64,7 +64,8 @@ class ProgramView(ScrollView, can_focus=True):
         """Replace the text; the cursor goes to the first line."""
         self.lines = text.splitlines()
         self.cursor = 0
-        longest = max(map(len, self.lines), default=0)
+        # Two cells a character is the most a line can need; measuring each would take too long in a large text.
+        longest = max((len(line) if line.isascii() else 2 * len(line) for line in self.lines), default=0)
         self.virtual_size = Size(self.number_width + min(longest, LONGEST) + 1, len(self.lines))
         self.find(self.query_text)
         self.scroll_to(0, 0, animate=False)

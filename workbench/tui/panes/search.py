@@ -19,6 +19,8 @@ from workbench.tui.theme import Look, look
 
 REDRAW_SECONDS = 0.5
 """the plot is drawn at most twice a second"""
+MOST_GROUPS = 8
+"""groups with a bar of their own; more would push the plot out of view"""
 
 
 class SearchPane(Pane):
@@ -138,7 +140,12 @@ def _total(scene: Scene, width: int, look: Look) -> Text:
 def _groups(scene: Scene, chosen: int | None, width: int, look: Look) -> list[Text]:
     view, colors = scene.view, look.colors
     lines = []
-    for group in view.groups:
+    groups = view.groups
+    if len(groups) > MOST_GROUPS:
+        place = next((place for place, group in enumerate(groups) if group.index == chosen), 0)
+        first = min(max(0, place - MOST_GROUPS // 2), len(groups) - MOST_GROUPS)
+        groups = groups[first : first + MOST_GROUPS]
+    for group in groups:
         search = view.search.get(group.index)
         done, limit = (search.done, search.limit) if search else (0, 0)
         here = group.index == chosen
@@ -154,6 +161,9 @@ def _groups(scene: Scene, chosen: int | None, width: int, look: Look) -> list[Te
                 (f"{look.glyphs.times}{len(group.members)}", colors.dim),
             )
         )
+    if len(groups) < len(view.groups):
+        finished = sum(search.finished for search in view.search.values())
+        lines.append(_dim(f"{len(groups)} of {len(view.groups)} groups shown, {finished} searched", look))
     return lines
 
 
