@@ -17,7 +17,7 @@ from workbench.runtime.cpu.functions import FUNCTIONS
 RunKernel = Callable[..., np.ndarray]
 F32 = np.dtype(np.float32)
 SPECIAL = np.array(
-    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 0.5, 2.0, 126.5, -126.5, 88.0],
+    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 0.5, 2.0, 126.5, -125.5, 88.0],
     np.float32,
 )
 
@@ -53,10 +53,16 @@ def test_every_function_of_the_primitives_has_a_kernel() -> None:
     assert set(FUNCTIONS) == set(ELEMENTWISE)
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-149.0, 127.99), (-1.0, 1.0), (-149.5, -120.0)])
+@pytest.mark.parametrize(("start", "stop"), [(-126.0, 127.999), (-1.0, 1.0), (-126.0, -120.0), (127.0, 127.99999)])
 def test_exp2_is_within_2_ulp(start: float, stop: float, apply: RunKernel) -> None:
     x = np.linspace(start, stop, 1 << 20, dtype=np.float32)
     assert ulps(apply("Exp2", x), np.exp2(x.astype(np.float64))) <= 2.0
+
+
+def test_exp2_underflows_to_zero_and_overflows_to_infinity(apply: RunKernel) -> None:
+    x = np.array([-126.0, -126.00001, -127.0, -149.0, -1e9, -3e38, 128.0, 129.0, 3e38], np.float32)
+    wanted = np.array([2.0**-126, 0, 0, 0, 0, 0, np.inf, np.inf, np.inf], np.float32)
+    np.testing.assert_array_equal(apply("Exp2", x), wanted)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(1e-44, 3e38), (0.5, 2.0), (0.999, 1.001)])
