@@ -153,12 +153,21 @@ class Builder:
             return view
         return View(view.source, lay.expand(view.layout, shape), view.dtype)
 
+    def dense(self, x: Value) -> Value:
+        """A weight filled with one number as a constant with strides, as if each element were its own.
+
+        The data stays one number until it is loaded."""
+        if not isinstance(x, np.ndarray) or _distinct(x) == x.size:
+            return x
+        dtype = dt.from_numpy(x.dtype)
+        return x if dtype is None else self.constant(x, x.shape, dtype, self.label)
+
     def known(self, x: Value) -> np.ndarray | None:
         """The elements of `x` when they are in memory and few enough to compute with now, else None."""
         if not isinstance(x, View):
             return x if x.dtype == object or _distinct(x) <= FOLD_LIMIT else None
         data = self.constants.get(x.source)
-        if not isinstance(data, np.ndarray):
+        if not isinstance(data, np.ndarray) or (data.size > FOLD_LIMIT and not data.flags.c_contiguous):
             return None
         count = lay.numel(x.layout.shape)
         if isinstance(count, Expr) or count > FOLD_LIMIT:

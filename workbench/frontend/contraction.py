@@ -28,6 +28,7 @@ def matmul(b: Builder, x: Value, y: Value) -> Value:
     folded = _known_product(b, x, y)
     if folded is not None:
         return folded
+    x, y = b.dense(x), b.dense(y)
     left = b.unsqueeze(x, [0]) if rank_of(x) == 1 else x
     right = b.unsqueeze(y, [0]) if rank_of(y) == 1 else b.swap_last(y)
     product = contract(b, left, right)
@@ -62,6 +63,7 @@ def gemm(
 ) -> Value:
     if rank_of(x) != 2 or rank_of(y) != 2:
         raise ValueError(f"Gemm of {lay.show(shape_of(x))} and {lay.show(shape_of(y))}")
+    x, y = b.dense(x), b.dense(y)
     product = contract(b, b.swap_last(x) if trans_a else x, y if trans_b else b.swap_last(y))
     if alpha != 1:
         product = b.mul(product, alpha)

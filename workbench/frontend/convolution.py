@@ -95,6 +95,7 @@ def conv(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Value:
+    weight = b.dense(weight)
     n, channels, *extents = shape_of(x)
     outputs, depth, *kernel_dims = shape_of(weight)
     kernel = [_fixed(k) for k in kernel_dims]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ def open_model(path: Path | str) -> ModelFile:
     Raises ModelError when there is no such file, or it is no ONNX model that this importer reads."""
     path = Path(path)
     proto = _inlined(_decode(path))
+    if any(isinstance(text, bytes) for text in _texts(proto)):  # protobuf's way to say that it is no text
+        raise ModelError(f"{printable(str(path))} is damaged: a name in it is not text")
     opsets = {standard(o.domain): o.version for o in proto.opset_import}
     version = opsets.get("")
     if version is None:
@@ -70,6 +72,29 @@ def _decode(path: Path) -> Any:
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError(f"{shown} is not an ONNX model: it has no graph")
     return proto
+
+
+def _texts(proto: Any) -> Iterator[str | bytes]:
+    """Every name in the model's graph."""
+    for opset in proto.opset_import:
+        yield opset.domain
+    for node in proto.graph.node:
+        yield node.op_type
+        yield node.domain
+        yield node.name
+        yield from node.input
+        yield from node.output
+        for attribute in node.attribute:
+            yield attribute.name
+    for tensor in proto.graph.initializer:
+        yield tensor.name
+        for entry in tensor.external_data:
+            yield entry.key
+            yield entry.value
+    for value in (*proto.graph.input, *proto.graph.output):
+        yield value.name
+        for dim in value.type.tensor_type.shape.dim:
+            yield dim.dim_param
 
 
 def _inlined(proto: Any) -> Any:
