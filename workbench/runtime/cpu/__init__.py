@@ -33,10 +33,10 @@ class CpuRuntime:
 
     def plan(self, program: Program, custom_ops: Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]) -> Plan:
         """As `protocol.Runtime.plan`. Raises WorkbenchError for what this target cannot run."""
-        from workbench.runtime.cpu.jit import vector_lanes
+        from workbench.runtime.cpu.jit import host_vectors
         from workbench.runtime.cpu.plan import plan_program
 
-        return plan_program(program, custom_ops, vector_lanes())
+        return plan_program(program, custom_ops, host_vectors())
 
     def load(self, plan: Plan, bindings: Mapping[int, np.ndarray]) -> CpuLoaded:
         """As `protocol.Runtime.load`. Raises InputError for arrays that do not fit."""

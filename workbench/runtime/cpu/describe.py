@@ -17,7 +17,7 @@ def describe_cpu() -> dict[str, object]:
     import numpy as np
     import threadpoolctl
 
-    from workbench.runtime.cpu.jit import vector_lanes
+    from workbench.runtime.cpu.jit import host_vectors
 
     features = llvm.get_host_cpu_features()
     pools = [p for p in threadpoolctl.threadpool_info() if p.get("user_api") == "blas"]
@@ -28,7 +28,7 @@ def describe_cpu() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory": arena.free_memory(),
         "features": [f for f in SHOWN_FEATURES if features.get(f)],
-        "vector_lanes": vector_lanes(),
+        "vector_lanes": host_vectors().lanes,
         "blas": f"{pools[0]['internal_api']} {pools[0]['version']}" if pools else "none",
         "blas_threads": pools[0]["num_threads"] if pools else 1,
         "llvm": ".".join(map(str, llvm.llvm_version_info)),

@@ -13,6 +13,7 @@ from typing import Any
 from workbench.errors import WorkbenchError
 from workbench.runtime.cpu.functions import LIBM
 from workbench.runtime.cpu.render import FUNCTION
+from workbench.runtime.cpu.schedule import Vectors
 
 _LOCK = threading.Lock()
 _COMPILED: dict[str, tuple[Callable[..., None], Any]] = {}
@@ -42,14 +43,16 @@ def _libm() -> dict[str, int]:
 
 
 @cache
-def vector_lanes() -> int:
-    """Lanes of the widest vector worth writing for 4-byte values on this processor."""
+def host_vectors() -> Vectors:
+    """The vectors worth writing for this processor."""
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
-    if features.get("avx512f") or features.get("avx2"):
-        return 16
-    return 4
+    if features.get("avx512f"):
+        return Vectors(16, 16)
+    if features.get("avx2"):
+        return Vectors(16, 4)
+    return Vectors(4, 8)
 
 
 def compile_source(key: str, text: str, arguments: int) -> tuple[Callable[..., None], float]:

@@ -13,7 +13,7 @@ from workbench.ir.llir import GemmCall, GemmOperand, Immediate, MapKernel, Opaqu
 from workbench.runtime.arena import plan_arena
 from workbench.runtime.bounds import reach
 from workbench.runtime.cpu.render import identity, render_terms, source_key
-from workbench.runtime.cpu.schedule import Form, Term, gathered, linearise
+from workbench.runtime.cpu.schedule import Form, Term, Vectors, gathered, linearise
 from workbench.runtime.protocol import GemmLaunch, Launch, MatrixRef, NativeLaunch, OpaqueLaunch, Plan, PlanBuffer
 
 CustomOps = Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]
@@ -21,8 +21,8 @@ NAMED_FUNCTIONS = 4
 """How many functions a launch's name lists."""
 
 
-def plan_program(program: Program, custom_ops: CustomOps, lanes: int) -> Plan:
-    """Sources, launches and arena for `program`; `lanes` is the vector width for 4-byte values.
+def plan_program(program: Program, custom_ops: CustomOps, vectors: Vectors) -> Plan:
+    """Sources, launches and arena for `program`, for a processor with `vectors`.
 
     Kernels that write nothing are left out. Raises WorkbenchError for a function or an address that this target can't
     take, and for an unknown custom operator."""
@@ -34,7 +34,7 @@ def plan_program(program: Program, custom_ops: CustomOps, lanes: int) -> Plan:
         match kernel:
             case MapKernel() | ReduceKernel():
                 if prod(kernel.shape):
-                    launches.append(_native(kernel, program, sources, lanes))
+                    launches.append(_native(kernel, program, sources, vectors))
             case GemmCall():
                 if kernel.batch * kernel.m * kernel.n:
                     launches.append(_gemm(kernel, program))
@@ -46,13 +46,15 @@ def plan_program(program: Program, custom_ops: CustomOps, lanes: int) -> Plan:
     return Plan("cpu", buffers, tuple(launches), sources, tuple(program.outputs), arena_bytes)
 
 
-def _native(kernel: MapKernel | ReduceKernel, program: Program, sources: dict[str, str], lanes: int) -> NativeLaunch:
+def _native(
+    kernel: MapKernel | ReduceKernel, program: Program, sources: dict[str, str], vectors: Vectors
+) -> NativeLaunch:
     terms = linearise(kernel.body)
     name, nbytes = native_name(kernel, terms), _traffic(kernel, terms, program)
     if isinstance(kernel, ReduceKernel) and kernel.extent == 0:
         dtype = program.buffers[kernel.out].dtype
         fill = MapKernel(kernel.out, kernel.shape, Immediate(identity(kernel.combine, dtype), dtype), kernel.sources)
-        return _native(fill, program, sources, lanes)
+        return _native(fill, program, sources, vectors)
     _check_addresses(kernel, terms, program)
     numbers: dict[int, int] = {kernel.out: 0}
     for term in terms:
@@ -62,14 +64,14 @@ def _native(kernel: MapKernel | ReduceKernel, program: Program, sources: dict[st
         form = Form(kernel.shape, kernel.extent, kernel.combine, kernel.order)
     else:
         form = Form(kernel.shape)
-    key, text = _rendered(form, tuple(t.key for t in terms), lanes)
+    key, text = _rendered(form, tuple(t.key for t in terms), vectors)
     sources[key] = text
     return NativeLaunch(key, tuple(numbers), name, llir.flops(kernel), nbytes)
 
 
 @lru_cache(maxsize=8192)
-def _rendered(form: Form, keys: tuple[tuple[object, ...], ...], lanes: int) -> tuple[str, str]:
-    text = render_terms(form, [Term.from_key(key) for key in keys], lanes)
+def _rendered(form: Form, keys: tuple[tuple[object, ...], ...], vectors: Vectors) -> tuple[str, str]:
+    text = render_terms(form, [Term.from_key(key) for key in keys], vectors)
     return source_key(text), text
 
 

@@ -17,18 +17,18 @@ from workbench.ir.expr import Expr
 from workbench.ir.llir import GATHERED
 from workbench.runtime.cpu import functions, index
 from workbench.runtime.cpu.builder import MEMORY, REGISTER, Builder, Value
-from workbench.runtime.cpu.schedule import Form, Nest, Term, gathered, schedule, stride, variable_level
+from workbench.runtime.cpu.schedule import Form, Nest, Term, Vectors, gathered, schedule, stride, variable_level
 
 FUNCTION = "k"
 """The name of the function in every source, so that equal kernels have equal text."""
 
 
-def render_terms(form: Form, terms: list[Term], lanes: int) -> str:
+def render_terms(form: Form, terms: list[Term], vectors: Vectors) -> str:
     """The LLVM IR of a kernel with elements to write: `terms` over `form`, buffers numbered as the function's
-    arguments, the output 0. `lanes` is the vector width for 4-byte values; `terms` are used up.
+    arguments, the output 0. `terms` are used up.
 
     Raises WorkbenchError for a function the target lacks."""
-    return _Writer(schedule(form, terms, lanes, max(2, lanes // 2))).module()
+    return _Writer(schedule(form, terms, vectors)).module()
 
 
 def source_key(text: str) -> str:
@@ -49,7 +49,6 @@ class _Writer:
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.b = Builder()
-        self.root = len(nest.terms) - 1
         count = 1 + max([0, *(term.buffer for term in nest.terms)])
         self.parameters = [f"%p{k}" for k in range(count)]
         self.scalars: dict[str, Value] = {}
@@ -58,14 +57,14 @@ class _Writer:
         self.bases: list[Value] = []
         self.cache: dict[tuple[str, str, int], Value] = {}
         self.parts = {t: self._by_level(term.address) for t, term in enumerate(nest.terms) if term.buffer >= 0}
-        self.store_parts = self._by_level(nest.store)
-        self.splat = {a for term in nest.terms if term.vector for a in term.args} | {self.root}
+        self.store_parts = [self._by_level(store) for store in nest.stores]
+        self.splat = {a for term in nest.terms if term.vector for a in term.args} | set(nest.roots)
 
     def module(self) -> str:
         """The whole source."""
         nest = self.nest
         self.pointers = {t: self.parameters[nest.terms[t].buffer] for t in self.parts}
-        self.pointers[-1] = self.parameters[0]
+        self.pointers |= {_out(j): self.parameters[0] for j in range(len(nest.stores))}
         self._enter(-1)
         self._level(0, [])
         return self.b.function(FUNCTION, self.parameters)
@@ -175,8 +174,9 @@ class _Writer:
         for t, (scalar, _) in self.parts.items():
             if level in scalar and self.nest.terms[t].op != "gather":
                 self._advance(t, scalar[level], self.nest.terms[t].dtype)
-        if level in self.store_parts[0]:
-            self._advance(-1, self.store_parts[0][level], self.nest.dtype)
+        for j, (scalar, _) in enumerate(self.store_parts):
+            if level in scalar:
+                self._advance(_out(j), scalar[level], self.nest.dtype)
         for t, term in enumerate(self.nest.terms):
             if term.op == "gather" and level in self.parts[t][0]:
                 self._advance(t, self.parts[t][0][level], term.dtype)
@@ -282,14 +282,14 @@ class _Writer:
 
     def _accumulators(self) -> list[Value]:
         assert self.nest.combine is not None
-        count = self.nest.unroll if self._lanes_reduced else max(1, len(self.bases))
+        count = self.nest.unroll if self._lanes_reduced else max(1, len(self.bases)) * len(self.nest.roots)
         start = identity(self.nest.combine, self.nest.dtype)
         return [self.b.constant(REGISTER[self.nest.dtype], start, self.nest.width)] * count
 
     def _results(self) -> list[Value]:
         if self.nest.vector is None:
-            return [self.values[self.root, -1]]
-        return [self.values[self.root, u] for u in range(len(self.bases))]
+            return [self.values[root, -1] for root in self.nest.roots]
+        return [self.values[root, u] for root in self.nest.roots for u in range(len(self.bases))]
 
     def _leaf(self, carried: list[Value]) -> list[Value]:
         results = self._results()
@@ -329,14 +329,20 @@ class _Writer:
 
     def _store(self, values: list[Value]) -> None:
         b, nest = self.b, self.nest
-        along = self.store_parts[1]
-        for u, value in enumerate(values):
-            pointer = self.pointers[-1]
+        each = len(values) // len(nest.stores)
+        for k, value in enumerate(values):
+            j, u = divmod(k, each)
+            along, pointer = self.store_parts[j][1], self.pointers[_out(j)]
             if along is not ex.ZERO:
                 assert nest.vector is not None
                 assert stride(along, nest.loops[nest.vector].name) == 1
                 pointer = b.pointer(MEMORY[nest.dtype], pointer, self.bases[u])
             b.store(nest.dtype, pointer, value)
+
+
+def _out(root: int) -> int:
+    """The key of the output's pointer for one root, beside those of the loads."""
+    return -1 - root
 
 
 def _atom(atom: ex.Quotient | ex.Remainder) -> Expr:

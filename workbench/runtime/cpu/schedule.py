@@ -8,7 +8,7 @@ together are merged, so that the innermost loops are long and affine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -55,6 +55,15 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class Vectors:
+    """What a processor offers: `lanes` of 4-byte values in the vectors worth writing, and how many such vectors fit its
+    registers as accumulators, beside what feeds them."""
+
+    lanes: int = 16
+    accumulators: int = 16
+
+
+@dataclass(frozen=True, slots=True)
 class Form:
     """A kernel's iteration: the kept axes and, in a reduction, what happens over one more."""
 
@@ -77,14 +86,16 @@ class Loop:
 
 @dataclass(slots=True)
 class Nest:
-    """A kernel ready to be written: `loops` from the outermost, kept ones before reduced ones. `vector` is the position
-    of the vector's loop (None: all scalar), `width` its lanes and `unroll` how many vectors a round takes."""
+    """A kernel ready to be written: `loops` from the outermost, kept ones before reduced ones. Term `roots[j]` goes to
+    the address `stores[j]`. `vector` is the position of the vector's loop (None: all scalar), `width` its lanes and
+    `unroll` how many vectors a round takes."""
 
     dtype: DType
     combine: str | None
     loops: list[Loop]
     terms: list[Term]
-    store: Expr
+    roots: list[int]
+    stores: list[Expr]
     vector: int | None = None
     width: int = 1
     unroll: int = 1
@@ -133,9 +144,9 @@ def linearise(body: Body) -> list[Term]:
     return terms
 
 
-def schedule(form: Form, terms: list[Term], lanes: int, wide_lanes: int) -> Nest:
+def schedule(form: Form, terms: list[Term], vectors: Vectors) -> Nest:
     """The loop nest that computes the last of `terms` at every position of `form`, which has no empty axis. The output
-    is buffer 0. `lanes` is the vector width for 4-byte values, `wide_lanes` when the kernel computes in 8-byte ones.
+    is buffer 0.
 
     `terms` are rewritten in place."""
     loops = [Loop(f"#{i}", n, False) for i, n in enumerate(form.shape)]
@@ -143,7 +154,7 @@ def schedule(form: Form, terms: list[Term], lanes: int, wide_lanes: int) -> Nest
         loops.append(Loop(f"#{len(loops)}", form.extent, True))
     strides = [prod(form.shape[i + 1 :]) for i in range(len(form.shape))]
     store = sum((axis(i) * s for i, s in enumerate(strides)), start=ex.ZERO)
-    nest = Nest(terms[-1].dtype, form.combine, loops, terms, store)
+    nest = Nest(terms[-1].dtype, form.combine, loops, terms, [len(terms) - 1], [store])
     for term in terms:
         if term.op == "gather":
             nest.extents[gathered(term.args[0])] = max(1, term.extent)
@@ -155,7 +166,8 @@ def schedule(form: Form, terms: list[Term], lanes: int, wide_lanes: int) -> Nest
     _widen_last(nest)
     _choose_vector(nest, inner_vector)
     _block_transposed(nest)
-    _choose_width(nest, lanes, wide_lanes)
+    _choose_width(nest, vectors)
+    _jam_rows(nest, vectors)
     place(nest)
     return nest
 
@@ -166,11 +178,11 @@ def _replace(nest: Nest, values: dict[str, Expr], loops: list[Loop]) -> None:
     nest.extents |= {loop.name: loop.extent - loop.step + 1 for loop in loops}
     for term in nest.terms:
         term.address = ex.substitute(term.address, values, nest.extents)
-    nest.store = ex.substitute(nest.store, values, nest.extents)
+    nest.stores = [ex.substitute(store, values, nest.extents) for store in nest.stores]
 
 
 def _expressions(nest: Nest) -> Iterator[Expr]:
-    yield nest.store
+    yield from nest.stores
     for term in nest.terms:
         if term.op in ("load", "gather", "position"):
             yield term.address
@@ -329,12 +341,12 @@ def _atom_variables(atom: ex.Atom) -> frozenset[str]:
     return frozenset((atom.name,)) if isinstance(atom, ex.Var) else ex.variables(atom.num) | ex.variables(atom.den)
 
 
-def _choose_width(nest: Nest, lanes: int, wide_lanes: int) -> None:
+def _choose_width(nest: Nest, vectors: Vectors) -> None:
     if nest.vector is None:
         return
     extent = nest.loops[nest.vector].extent
     wide = any(t.dtype.itemsize == 8 and t.op not in ("const", "position") for t in nest.terms)
-    nest.width = 1 << (min(extent, wide_lanes if wide else lanes).bit_length() - 1)
+    nest.width = 1 << (min(extent, max(2, vectors.lanes // 2) if wide else vectors.lanes).bit_length() - 1)
     if nest.combine is None:
         return
     weight = sum(_weight(t) for t in nest.terms)
@@ -342,6 +354,42 @@ def _choose_width(nest: Nest, lanes: int, wide_lanes: int) -> None:
         if extent >= unroll * nest.width and weight * unroll <= 64:
             nest.unroll = unroll
             return
+
+
+def _jam_rows(nest: Nest, vectors: Vectors) -> None:
+    """Let a reduction along rows of a matrix work on several outputs of another axis at once, where they share vector
+    loads: the body is repeated for each, and what does not depend on the axis stays one term."""
+    if nest.combine is None or nest.vector is None or nest.loops[nest.vector].reduced:
+        return
+    if any(term.op == "gather" for term in nest.terms):
+        return
+    along = nest.loops[nest.vector].name
+    loaded = [v for t in nest.terms if t.op == "load" and along in (v := ex.variables(t.address))]
+    shared = [x for x in nest.loops[: nest.kept - 1] if any(x.name not in names for names in loaded)]
+    weight = sum(_weight(t) for t in nest.terms)
+    most = min(4, vectors.accumulators // nest.unroll, 128 // max(1, weight * nest.unroll))
+    if not shared or most < 2:
+        return
+    loop = shared[-1]
+    rows = min(most, loop.extent)
+    jammed = Loop(f"{loop.name}j", loop.extent, False, rows)
+    nest.loops[nest.loops.index(loop)] = jammed
+    nest.extents[jammed.name] = loop.extent - rows + 1
+    terms, (root,), (store,) = nest.terms, nest.roots, nest.stores
+    nest.terms, nest.roots, nest.stores = [], [], []
+    known: dict[tuple[object, ...], int] = {}
+    for row in range(rows):
+        here: dict[str, int | Expr] = {loop.name: ex.var(jammed.name) + row}
+        moved: list[int] = []
+        for term in terms:
+            args = tuple(moved[a] for a in term.args)
+            copy = replace(term, args=args, address=ex.substitute(term.address, here, nest.extents))
+            if copy.key not in known:
+                known[copy.key] = len(nest.terms)
+                nest.terms.append(copy)
+            moved.append(known[copy.key])
+        nest.roots.append(moved[root])
+        nest.stores.append(ex.substitute(store, here, nest.extents))
 
 
 def _weight(term: Term) -> int:
