@@ -25,8 +25,9 @@ from workbench.ir.llir import (
     ReduceKernel,
 )
 from workbench.ir.ops import ELEMENTWISE
-from workbench.runtime import get_runtime
-from workbench.runtime.cpu.jit import compile_source
+from workbench.runtime.cpu.jit import compile_source, host_vectors
+from workbench.runtime.cpu.plan import plan_program
+from workbench.runtime.cpu.schedule import Vectors
 from workbench.runtime.protocol import NativeLaunch
 
 PAGE = mmap.PAGESIZE
@@ -83,17 +84,20 @@ def guarded(array: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def run_kernel() -> Callable[..., np.ndarray]:
-    """`run_kernel(kernel, arrays, dtype)`: the flat output of a compiled kernel whose out is buffer 0.
+    """`run_kernel(kernel, arrays, dtype, vectors)`: the flat output of a compiled kernel whose out is buffer 0, written
+    for a processor with `vectors` (default: this one).
 
     Inputs end at a guard page; bytes around the output must not change."""
 
-    def run(kernel: MapKernel | ReduceKernel, arrays: Arrays, dtype: np.dtype) -> np.ndarray:
+    def run(
+        kernel: MapKernel | ReduceKernel, arrays: Arrays, dtype: np.dtype, vectors: Vectors | None = None
+    ) -> np.ndarray:
         count = int(np.prod(kernel.shape, dtype=np.int64))
         by_numpy = {d.numpy: d for d in BY_NAME.values()}
         buffers = [Buffer(0, by_numpy[dtype], count, "output", 0)]
         for i in sorted(arrays):
             buffers.append(Buffer(i, by_numpy[arrays[i].dtype], arrays[i].size, "input", 0))
-        plan = get_runtime("cpu").plan(Program(buffers, [kernel], [0]), {})
+        plan = plan_program(Program(buffers, [kernel], [0]), {}, vectors or host_vectors())
         if not plan.launches:
             return np.empty(0, dtype)
         (launch,) = plan.launches

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -33,10 +34,12 @@ from workbench.ir.llir import (
 from workbench.runtime import get_runtime
 from workbench.runtime.bounds import interval, reach
 from workbench.runtime.compare import compare, default_tolerance
+from workbench.runtime.cpu.schedule import Vectors
 
 RunKernel = Callable[..., np.ndarray]
 EXTENTS = st.sampled_from((1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 33, 48, 64, 65, 100))
 LARGEST = 6000
+PROCESSORS = st.sampled_from((Vectors(16, 16), Vectors(16, 4), Vectors(4, 8)))
 
 
 @st.composite
@@ -170,7 +173,7 @@ def test_maps_compute_what_llir_says(choice: st.DataObject, run_kernel: RunKerne
     dtype = choice.draw(st.sampled_from(DTYPES))
     body, arrays = choice.draw(bodies(shape, dtype))
     kernel = MapKernel(0, shape, body, (0,))
-    got = run_kernel(kernel, arrays, dtype.numpy)
+    got = run_kernel(kernel, arrays, dtype.numpy, choice.draw(PROCESSORS))
     assert close(got, expected_kernel(kernel, arrays, dtype.numpy), dtype)
 
 
@@ -185,12 +188,43 @@ def test_reductions_compute_what_llir_says(
     order = choice.draw(st.sampled_from(("inner", "outer")))
     body, arrays = choice.draw(bodies(shape, dtype))
     kernel = ReduceKernel(0, shape[:-1], shape[-1], combine, body, order, (0,))
-    got = run_kernel(kernel, arrays, dtype.numpy)
+    got = run_kernel(kernel, arrays, dtype.numpy, choice.draw(PROCESSORS))
     absolute = Apply("Sqrt", (Apply("Mul", (body, body), dtype),), dtype)
     terms = 0.0
     if dtype is dt.F32 and combine == "sum":
         terms = expected_kernel(replace(kernel, body=absolute), arrays, dtype.numpy).max(initial=0.0)
     assert close(got, expected_kernel(kernel, arrays, dtype.numpy), dtype, terms)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 140), st.integers(1, 20)),
+    order=st.sampled_from(("inner", "outer")),
+    combine=st.sampled_from(("sum", "max")),
+    layouts=st.tuples(st.booleans(), st.booleans()),
+    dtype=st.sampled_from((dt.F32, dt.F64, dt.I32)),
+    vectors=PROCESSORS,
+)
+def test_products_of_matrices_with_something_more_inside(
+    sizes: tuple[int, int, int],
+    order: Literal["inner", "outer"],
+    combine: Literal["sum", "max"],
+    layouts: tuple[bool, bool],
+    dtype: DType,
+    vectors: Vectors,
+    run_kernel: RunKernel,
+    expected_kernel: RunKernel,
+) -> None:
+    m, n, k = sizes
+    rng = np.random.default_rng(m * n * k)
+    left = axis(0) * k + axis(2) if layouts[0] else axis(2) * m + axis(0)
+    right = axis(2) * n + axis(1) if layouts[1] else axis(1) * k + axis(2)
+    product = Apply("Mul", (Load(1, left, dtype), Load(2, right, dtype)), dtype)
+    body = Apply("Add", (product, Apply("Mul", (Load(3, axis(0), dtype), Load(4, axis(1), dtype)), dtype)), dtype)
+    arrays = {i + 1: values(size, dtype, rng) for i, size in enumerate((m * k, k * n, m, n))}
+    kernel = ReduceKernel(0, (m, n), k, combine, body, order, (0,))
+    got, wanted = run_kernel(kernel, arrays, dtype.numpy, vectors), expected_kernel(kernel, arrays, dtype.numpy)
+    assert close(got, wanted, dtype, terms=100.0)
 
 
 @settings(max_examples=60)
