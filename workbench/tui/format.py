@@ -24,14 +24,6 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
-def compact(value: int) -> str:
-    """A count in at most five cells: 940, 8.4k, 12.1M."""
-    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if value >= size:
-            return f"{value / size:.1f}{unit}"
-    return str(value)
-
-
 def memory(value: int) -> str:
     """Bytes in binary units."""
     amount, unit = float(value), "B"

@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from workbench.errors import printable
 from workbench.tui.scene import Scene
-from workbench.tui.theme import look
+from workbench.tui.theme import Palette, look
 
 
 class FilterLine(Input):
@@ -49,6 +49,8 @@ class Pane(Container):
         self.warning = ""
         """the part of the title that should stand out"""
         self.scene = Scene()
+        self._title = Content("")
+        self._title_colors: Palette | None = None
         self._subtitle = ""
 
     def body(self) -> Widget:
@@ -83,8 +85,8 @@ class Pane(Container):
         if self.warning:
             parts.append((f"{middot} {self.warning} ", colors.warn))
         title = Content.assemble(*parts)
-        if getattr(self, "_shown_title", None) != (title, colors):
-            self._shown_title = (title, colors)
+        if title != self._title or colors != self._title_colors:
+            self._title, self._title_colors = title, colors
             self.border_title = title
 
     def subtitle(self, text: str) -> None:
