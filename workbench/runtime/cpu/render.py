@@ -52,10 +52,16 @@ class _Writer:
         count = 1 + max([0, *(term.buffer for term in nest.terms)])
         self.parameters = [f"%p{k}" for k in range(count)]
         self.scalars: dict[str, Value] = {}
+        """Iterators, and indices of gathers, by name; those of the vector's loop are in `bases`."""
         self.values: dict[tuple[int, int], Value] = {}
+        """(term, vector number) to its value; vector number -1 is a scalar."""
         self.pointers: dict[int, str] = {}
+        """Term to its buffer's address plus all that is known so far of where it reads."""
         self.bases: list[Value] = []
+        """The first position along the lanes of each vector that is worked on."""
         self.cache: dict[tuple[str, str, int], Value] = {}
+        self.mask: Value | None = None
+        """The lanes that count in an overlapping last vector."""
         self.parts = {t: self._by_level(term.address) for t, term in enumerate(nest.terms) if term.buffer >= 0}
         self.store_parts = [self._by_level(store) for store in nest.stores]
         self.splat = {a for term in nest.terms if term.vector for a in term.args} | set(nest.roots)
@@ -66,7 +72,7 @@ class _Writer:
         self.pointers = {t: self.parameters[nest.terms[t].buffer] for t in self.parts}
         self.pointers |= {_out(j): self.parameters[0] for j in range(len(nest.stores))}
         self._enter(-1)
-        self._level(0, [])
+        self._from(0, [])
         return self.b.function(FUNCTION, self.parameters)
 
     def _by_level(self, address: Expr) -> tuple[dict[int, Expr], Expr]:
@@ -74,7 +80,7 @@ class _Writer:
         scalar: dict[int, Expr] = {}
         lanes = ex.ZERO
         for product, coefficient in address.terms:
-            term = ex.mul(ex.const(coefficient), ex.ONE)
+            term = ex.const(coefficient)
             names: frozenset[str] = frozenset()
             for atom in product:
                 piece = ex.var(atom.name) if isinstance(atom, ex.Var) else _atom(atom)
@@ -86,17 +92,15 @@ class _Writer:
                 scalar[level] = scalar.get(level, ex.ZERO) + term
         return scalar, lanes
 
-    def _level(self, level: int, carried: list[Value]) -> list[Value]:
-        """Loops from `level` inwards; returns the accumulators."""
-        nest = self.nest
-        if nest.combine is not None and level == nest.kept:
-            carried = self._accumulators()
-            carried = self._loops(level, carried)
-            self._store([self._total(carried)] if self._lanes_reduced else carried)
-            return []
-        return self._loops(level, carried)
+    def _from(self, level: int, carried: list[Value]) -> list[Value]:
+        """The loops from `level` inwards; `carried` are the accumulators of a reduction that has begun."""
+        if self.nest.combine is None or level != self.nest.kept:
+            return self._loop_at(level, carried)
+        totals = self._loop_at(level, self._accumulators())
+        self._store([self._total(totals)] if self._lanes_reduced else totals)
+        return carried
 
-    def _loops(self, level: int, carried: list[Value]) -> list[Value]:
+    def _loop_at(self, level: int, carried: list[Value]) -> list[Value]:
         nest = self.nest
         if level == len(nest.loops):
             return self._leaf(carried)
@@ -106,15 +110,9 @@ class _Writer:
 
         def body(i: Value, inner: list[Value]) -> list[Value]:
             start = i if loop.extent % loop.step == 0 else self._clamped(i, loop.extent - loop.step)
-            return self._inside(level, start, [], lambda: self._next(level, inner))
+            return self._inside(level, start, [], lambda: self._from(level + 1, inner))
 
         return self.b.loop(0, loop.extent, loop.step, carried, body)
-
-    def _next(self, level: int, carried: list[Value]) -> list[Value]:
-        if self.nest.combine is not None and level + 1 == self.nest.kept:
-            self._level(level + 1, [])
-            return carried
-        return self._loops(level + 1, carried)
 
     def _inside(self, level: int, i: Value | None, bases: list[Value], body: Callable[[], list[Value]]) -> list[Value]:
         """Run `body` with the loop's iterator bound; what is computed inside is forgotten afterwards."""
@@ -138,11 +136,11 @@ class _Writer:
 
         def blocks(i: Value, inner: list[Value]) -> list[Value]:
             bases = [self._offset(i, u * width) for u in range(unroll)]
-            return self._inside(level, None, bases, lambda: self._next(level, inner))
+            return self._inside(level, None, bases, lambda: self._from(level + 1, inner))
 
         def one(i: Value, inner: list[Value]) -> list[Value]:
             base = i if reduced or extent % width == 0 else self._clamped(i, extent - width)
-            return self._inside(level, None, [base], lambda: self._next(level, inner[:1])) + inner[1:]
+            return self._inside(level, None, [base], lambda: self._from(level + 1, inner[:1])) + inner[1:]
 
         if main:
             carried = b.loop(0, main, block, carried, blocks)
@@ -154,8 +152,6 @@ class _Writer:
             carried = one(b.constant("i64", extent - width), carried)
             self.mask = None
         return carried
-
-    mask: Value | None = None
 
     def _offset(self, i: Value, by: int) -> Value:
         if by == 0:
