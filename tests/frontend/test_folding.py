@@ -13,6 +13,7 @@ from onnx import helper
 
 from workbench.errors import ModelError
 from workbench.frontend import import_model
+from workbench.ir.hlir import is_contraction
 from workbench.ir.interpret import interpret
 
 WriteModel = Callable[..., Path]
@@ -152,3 +153,16 @@ def test_labels_and_input_names_are_verbatim(write_model: WriteModel) -> None:
     graph = import_model(path).graph
     assert graph[graph.inputs[0]].op.name == "in:0"  # type: ignore[union-attr]
     assert "/a/b\x1b[31m" in {n.label for n in graph}
+
+
+def test_a_filled_weight_is_still_a_matmul_and_holds_one_number(write_model: WriteModel) -> None:
+    path = write_model(
+        [node("ConstantOfShape", ["shape"], ["w"]), node("Gemm", ["x", "w"], ["y"], transB=1)],
+        {"x": (np.float32, (2, 50_000))},
+        known={"shape": np.array([40_000, 50_000])},
+    )
+    graph = import_model(path).graph
+    assert sum(is_contraction(graph, n) for n in graph) == 1
+    (weight,) = (data for data in graph.constants.values() if isinstance(data, np.ndarray) and data.ndim == 2)
+    assert weight.shape == (40_000, 50_000)
+    assert weight.strides == (0, 0)

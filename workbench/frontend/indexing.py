@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import Builder
 from workbench.frontend.registry import operator
 from workbench.frontend.values import (
     NotLoweredError,
     Value,
     View,
+    as_dims,
     dims_array,
     dtype_of,
     normalize_axis,
@@ -151,9 +153,6 @@ def _scatter(b: Builder, x: Value, index: Value, update: Value) -> View:
 
 @operator("OneHot", since=9)
 def one_hot(b: Builder, index: Value, depth: Value, values: Value, *, axis: int = -1) -> Value:
-    from workbench.frontend import arithmetic as ar
-    from workbench.frontend.values import as_dims
-
     count = as_dims(depth, "the depth")[0]
     place = normalize_axis(axis, rank_of(index) + 1)
     at = b.unsqueeze(wrap_negative(b, b.cast(index, np.int64), count), [place])

@@ -8,6 +8,7 @@ import numpy as np
 
 from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import Builder
+from workbench.frontend.convolution import windows
 from workbench.frontend.reduction import arg_max, greatest, mean, total
 from workbench.frontend.registry import operator
 from workbench.frontend.values import NotLoweredError, Value, dtype_of, normalize_axis, rank_of, shape_of
@@ -19,7 +20,8 @@ def _shifted(b: Builder, x: Value, axis: int) -> Value:
     return ar.sub(b, x, b.unsqueeze(greatest(b, x, [axis]), [axis]))
 
 
-def _softmax(b: Builder, x: Value, axis: int) -> Value:
+def softmax_over(b: Builder, x: Value, axis: int) -> Value:
+    """exp(x) over its sum along `axis` (counted from the front)."""
     raised = ar.exp(b, _shifted(b, x, axis))
     return b.mul(raised, ar.recip(b, b.unsqueeze(total(b, raised, [axis]), [axis])))
 
@@ -50,7 +52,7 @@ def _register(name: str, over: Callable[[Builder, Value, int], Value]) -> None:
         return over(b, x, normalize_axis(axis, rank_of(x)))
 
 
-_register("Softmax", _softmax)
+_register("Softmax", softmax_over)
 _register("LogSoftmax", _log_softmax)
 _register("Hardmax", _hard_max)
 
@@ -138,8 +140,6 @@ def group_normalization(
 def local_response_normalization(
     b: Builder, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Value:
-    from workbench.frontend.convolution import windows
-
     before = (size - 1) // 2
     square = b.mul(x, x)
     near = windows(b, square, [1], [size], [1], [1], [before], [size - 1 - before], 0.0)

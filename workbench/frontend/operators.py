@@ -1,6 +1,7 @@
 """Every file of operators, imported for the rows they add to the table."""
 
 from workbench.frontend import (
+    attention,
     comparison,
     constants,
     contraction,
@@ -13,6 +14,7 @@ from workbench.frontend import (
 )
 
 __all__ = [
+    "attention",
     "comparison",
     "constants",
     "contraction",
