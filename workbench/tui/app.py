@@ -31,7 +31,7 @@ PAINT_SECONDS = 0.1
 class WorkbenchApp(App[None]):
     """The terminal workbench on one session; without a client it begins at the open screen.
 
-    `opener` makes a client from a spec (a new session) or a directory (one that is there); `summaries` lists recent
+    `opening` is opened once the first screen is painted; where that fails, the open screen says why. `opener` makes a client from a spec (a new session) or a directory (one that is there); `summaries` lists recent
     sessions; `ascii` draws without box, block and braille characters."""
 
     TITLE = "luminal-tui"
@@ -44,6 +44,7 @@ class WorkbenchApp(App[None]):
         self,
         client: Client | None = None,
         *,
+        opening: SessionSpec | Path | None = None,
         opener: Callable[[SessionSpec | Path], Awaitable[Client]] | None = None,
         summaries: Callable[[], Sequence[SessionSummary]] | None = None,
         ascii: bool = False,  # noqa: A002
@@ -53,6 +54,7 @@ class WorkbenchApp(App[None]):
         self.ascii = ascii
         self.scene = Scene(client=client)
         self.last_toast = ""
+        self._opening = opening
         self._opener = opener or _open
         self._summaries = summaries or _summaries
         self._feed: Feed | None = None
@@ -66,10 +68,12 @@ class WorkbenchApp(App[None]):
         self.theme_changed_signal.subscribe(self, lambda _: self.paint())
         self.set_interval(1.0, self._tick)
         await self.push_screen(self._bench)
-        if self.scene.client is None:
-            await self.push_screen(OpenScreen())
-        else:
+        if self.scene.client is not None:
             self._follow(self.scene.client)
+        elif self._opening is not None:
+            self.run_worker(self._open_first(self._opening), name="open")
+        else:
+            await self.push_screen(OpenScreen())
 
     async def on_unmount(self) -> None:
         await self._unfollow()
@@ -88,9 +92,16 @@ class WorkbenchApp(App[None]):
         except (OSError, WorkbenchError):
             return []
 
-    async def open(self, target: str | Path) -> None:
+    async def _open_first(self, target: SessionSpec | Path) -> None:
+        try:
+            await self.open(target)
+        except WorkbenchError as error:
+            await self.push_screen(OpenScreen())
+            self.toast(str(error), "error")
+
+    async def open(self, target: str | Path | SessionSpec) -> None:
         """Start a session on a model, or go to one that is there. Raises WorkbenchError where that fails."""
-        client = await self._opener(target if isinstance(target, Path) else _spec(target))
+        client = await self._opener(_spec(target) if isinstance(target, str) else target)
         await self._unfollow()
         if self.scene.client is not None:
             await self.scene.client.close()
