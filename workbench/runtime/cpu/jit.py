@@ -16,7 +16,10 @@ from workbench.runtime.cpu.render import FUNCTION
 from workbench.runtime.cpu.schedule import Vectors
 
 _LOCK = threading.Lock()
-_COMPILED: dict[str, tuple[Callable[..., None], Any]] = {}
+_COMPILED: dict[str, Any] = {}
+MOST_KEPT = 4096
+"""Kernels that stay compiled, some 50 KB each; one in use stays as long as its user."""
+
 _UNIQUE = iter(range(1 << 62))
 
 
@@ -62,7 +65,8 @@ def compile_source(key: str, text: str, arguments: int) -> tuple[Callable[..., N
     with _LOCK:
         known = _COMPILED.get(key)
         if known is not None:
-            return known[0], 0.0
+            _COMPILED[key] = _COMPILED.pop(key)  # the most recently used comes last
+            return known, 0.0
         began = time.perf_counter()
         import llvmlite.binding as llvm
 
@@ -75,5 +79,8 @@ def compile_source(key: str, text: str, arguments: int) -> tuple[Callable[..., N
         except RuntimeError as problem:
             raise WorkbenchError(f"LLVM rejected kernel {key}: {str(problem).strip()}") from problem
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(tracker[FUNCTION])
-        _COMPILED[key] = (function, tracker)
+        function.tracker = tracker  # type: ignore[attr-defined]  # what keeps the code in memory
+        _COMPILED[key] = function
+        if len(_COMPILED) > MOST_KEPT:
+            del _COMPILED[next(iter(_COMPILED))]
         return function, time.perf_counter() - began
