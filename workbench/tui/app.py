@@ -31,8 +31,9 @@ PAINT_SECONDS = 0.1
 class WorkbenchApp(App[None]):
     """The terminal workbench on one session; without a client it begins at the open screen.
 
-    `opening` is opened once the first screen is painted; where that fails, the open screen says why. `opener` makes a client from a spec (a new session) or a directory (one that is there); `summaries` lists recent
-    sessions; `ascii` draws without box, block and braille characters."""
+    `opening` is opened once the first screen is painted; where that fails, the open screen says why. `opener` makes a
+    client from a spec (a new session) or a directory (one that is there); `summaries` lists recent sessions; `ascii`
+    draws without box, block and braille characters."""
 
     TITLE = "luminal-tui"
     CSS_PATH = "workbench.tcss"
