@@ -152,3 +152,33 @@ def test_a_reshape_that_does_not_divide_is_refused(write_model: WriteModel) -> N
     )
     with pytest.raises(ModelError, match="cannot reshape"):
         import_model(path)
+
+
+def test_a_shape_is_an_output_like_any_other(write_model: WriteModel) -> None:
+    path = write_model(
+        [
+            node("Shape", ["x"], ["y"]),
+            node("Size", ["x"], ["size"]),
+            node("Cast", ["size"], ["f"], to=1),
+            node("ReduceSum", ["x"], ["sum"], keepdims=0),
+            node("Div", ["sum", "f"], ["mean"]),
+        ],
+        {"x": (np.float32, ("n", 3, "m"))},
+        outputs=("y", "mean"),
+    )
+    x = np.random.default_rng(5).standard_normal((4, 3, 2)).astype(np.float32)
+    found = interpret(import_model(path).graph, {"x": x}, {"n": 4, "m": 2})
+    assert found["y"].tolist() == [4, 3, 2]
+    np.testing.assert_allclose(found["mean"], x.mean(), rtol=1e-5)
+
+
+def test_shape_arithmetic_beside_other_integers_takes_their_type(write_model: WriteModel) -> None:
+    path = write_model(
+        [
+            node("Shape", ["x"], ["s"], start=0, end=1),
+            node("Cast", ["s"], ["n"], to=6),
+            node("Add", ["x", "n"], ["y"]),
+        ],
+        {"x": (np.int32, ("n",))},
+    )
+    assert run(path, np.array([1, 2, 3], np.int32), n=3).tolist() == [4, 5, 6]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from workbench.frontend import coverage, import_model
+from workbench.ir.hlir import is_contraction
 from workbench.ir.interpret import interpret
 
 SMALL = (
@@ -77,6 +78,16 @@ def test_a_model_without_weights_is_imported_and_names_them(name: str, find_mode
     assert imported.parameters > 1_000_000_000
     assert len(imported.missing_weights) > 100
     assert "Cast" not in {node.name for node in imported.graph}, "nothing needs a copy"
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    ("name", "contractions"),
+    [("light_squeezenet", 26), ("light_resnet50", 54), ("light_vgg19", 19), ("light_bvlc_alexnet", 8)],
+)
+def test_every_convolution_of_a_large_net_is_a_contraction(name: str, contractions: int, find_model: FindModel) -> None:
+    graph = import_model(find_model(name)).graph
+    assert sum(is_contraction(graph, node) for node in graph) == contractions
 
 
 @pytest.mark.models

@@ -435,6 +435,3 @@ def _fold_reduce(name: str, array: np.ndarray, axes: tuple[int, ...]) -> np.ndar
         return np.asarray(np.max(array, axis=axes))
     wide = np.float64 if array.dtype.kind == "f" else np.int64
     return np.asarray(np.sum(array, axis=axes, dtype=wide)).astype(array.dtype)
-
-
-__all__ = ["FOLD_LIMIT", "SMALL", "Arg", "Builder", "fold", "is_symbolic"]
