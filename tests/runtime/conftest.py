@@ -25,7 +25,7 @@ from workbench.ir.llir import (
     ReduceKernel,
 )
 from workbench.ir.ops import ELEMENTWISE
-from workbench.runtime.cpu.jit import compile_source, host_vectors
+from workbench.runtime.cpu.jit import compile_sources, host_vectors
 from workbench.runtime.cpu.plan import plan_program
 from workbench.runtime.cpu.schedule import Vectors
 from workbench.runtime.protocol import NativeLaunch
@@ -102,13 +102,13 @@ def run_kernel() -> Callable[..., np.ndarray]:
             return np.empty(0, dtype)
         (launch,) = plan.launches
         assert isinstance(launch, NativeLaunch)
-        function, _ = compile_source(launch.source, plan.sources[launch.source], len(launch.buffers))
+        functions, _ = compile_sources({launch.source: (plan.sources[launch.source], len(launch.buffers))})
         margin = 128
         nbytes = count * dtype.itemsize
         memory = np.full(nbytes + 2 * margin, CANARY, np.uint8)
         held = {i: guarded(a) for i, a in arrays.items()}
         places = {0: memory.ctypes.data + margin} | {i: a.ctypes.data for i, a in held.items()}
-        function(*(places[b] for b in launch.buffers))
+        functions[launch.source](*(places[b] for b in launch.buffers))
         assert (memory[:margin] == CANARY).all()
         assert (memory[margin + nbytes :] == CANARY).all()
         return memory[margin : margin + nbytes].copy().view(dtype)

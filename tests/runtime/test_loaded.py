@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from workbench.errors import InputError, UnavailableError, WorkbenchError
 from workbench.ir import dtype as dt
 from workbench.ir.llir import Apply, Buffer, Load, MapKernel, OpaqueCall, Program, axis
 from workbench.runtime import describe_devices, get_runtime
 from workbench.runtime.compare import compare
+from workbench.runtime.protocol import NativeLaunch
 
 RUNTIME = get_runtime("cpu")
 
@@ -59,6 +61,16 @@ def test_the_profile_has_a_row_per_kernel() -> None:
     ((name, calls, ms, flops, nbytes),) = loaded.profile_kernels({0: np.ones(6, np.float32)}, 3)
     assert (name, calls, flops, nbytes) == ("map Add 6", 1, 6, 72)
     assert 0 < ms < 10
+
+
+def test_a_source_that_llvm_rejects_is_named_among_others() -> None:
+    plan = RUNTIME.plan(adding(), {})
+    broken = NativeLaunch("broken source", (2, 0), "broken", 0, 0)
+    worse = structs.replace(
+        plan, launches=(*plan.launches, broken), sources=plan.sources | {"broken source": "define void @k(ptr %p0 {"}
+    )
+    with pytest.raises(WorkbenchError, match="LLVM rejected kernel broken source"):
+        RUNTIME.load(worse, {})
 
 
 def custom(op_type: str, **attributes: object) -> tuple[str, bytes, tuple[tuple[str, int], ...]]:

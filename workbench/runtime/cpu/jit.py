@@ -6,7 +6,7 @@ import ctypes
 import ctypes.util
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -58,29 +58,56 @@ def host_vectors() -> Vectors:
     return Vectors(4, 8)
 
 
-def compile_source(key: str, text: str, arguments: int) -> tuple[Callable[..., None], float]:
-    """(function of `arguments` addresses, seconds spent compiling: 0 when it was known) for the source `key`.
+def compile_sources(sources: Mapping[str, tuple[str, int]]) -> tuple[dict[str, Callable[..., None]], float]:
+    """Functions for `sources` (key to text and number of addresses), and the seconds that compiling the new ones took.
 
-    Raises WorkbenchError with LLVM's message when the text is not valid."""
+    New ones share a module: setting one up costs as much as a small kernel. Raises WorkbenchError with LLVM's message
+    for a text that is not valid."""
     with _LOCK:
-        known = _COMPILED.get(key)
-        if known is not None:
-            _COMPILED[key] = _COMPILED.pop(key)  # the most recently used comes last
-            return known, 0.0
         began = time.perf_counter()
-        import llvmlite.binding as llvm
+        new = {key: source for key, source in sources.items() if key not in _COMPILED}
+        if len(new) > 1:
+            try:
+                _link(new)
+            except WorkbenchError:
+                for key, source in new.items():  # finds which one it was
+                    _link({key: source})
+        elif new:
+            _link(new)
+        seconds = time.perf_counter() - began if new else 0.0
+        found = {}
+        for key in sources:
+            found[key] = _COMPILED[key] = _COMPILED.pop(key)  # the most recently used come last
+        while len(_COMPILED) > MOST_KEPT:
+            del _COMPILED[next(iter(_COMPILED))]
+        return found, seconds
 
-        library = llvm.JITLibraryBuilder().add_ir(text).export_symbol(FUNCTION).add_current_process()
-        for symbol, address in _libm().items():
-            if f"@{symbol}(" in text:
-                library.import_symbol(symbol, address)
-        try:
-            tracker = library.link(_compiler(), f"kernel{next(_UNIQUE)}")
-        except RuntimeError as problem:
-            raise WorkbenchError(f"LLVM rejected kernel {key}: {str(problem).strip()}") from problem
-        function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(tracker[FUNCTION])
+
+def _link(sources: Mapping[str, tuple[str, int]]) -> None:
+    import llvmlite.binding as llvm
+
+    names = {key: f"{FUNCTION}{position}" for position, key in enumerate(sources)}
+    declared: dict[str, None] = {}
+    bodies: list[str] = []
+    for key, (text, _) in sources.items():
+        for line in text.replace(f"@{FUNCTION}(", f"@{names[key]}(").splitlines():
+            if line.startswith("declare "):
+                declared[line] = None
+            else:
+                bodies.append(line)
+    module = "\n".join([*declared, *bodies, ""])
+    library = llvm.JITLibraryBuilder().add_ir(module).add_current_process()
+    for name in names.values():
+        library.export_symbol(name)
+    for symbol, address in _libm().items():
+        if f"@{symbol}(" in module:
+            library.import_symbol(symbol, address)
+    try:
+        tracker = library.link(_compiler(), f"kernels{next(_UNIQUE)}")
+    except RuntimeError as problem:
+        what = f"kernel {next(iter(sources))}" if len(sources) == 1 else f"{len(sources)} kernels"
+        raise WorkbenchError(f"LLVM rejected {what}: {str(problem).strip()}") from problem
+    for key, (_, arguments) in sources.items():
+        function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(tracker[names[key]])
         function.tracker = tracker  # type: ignore[attr-defined]  # what keeps the code in memory
         _COMPILED[key] = function
-        if len(_COMPILED) > MOST_KEPT:
-            del _COMPILED[next(iter(_COMPILED))]
-        return function, time.perf_counter() - began

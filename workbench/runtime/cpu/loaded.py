@@ -15,7 +15,7 @@ from workbench.errors import InputError, WorkbenchError
 from workbench.ir.dtype import BY_NAME
 from workbench.runtime.arena import ALIGNMENT
 from workbench.runtime.cpu.gemm import extent_of, matmul_call
-from workbench.runtime.cpu.jit import compile_source
+from workbench.runtime.cpu.jit import compile_sources
 from workbench.runtime.cpu.plan import launch_buffers
 from workbench.runtime.opaque import run_opaque
 from workbench.runtime.protocol import GemmLaunch, Launch, NativeLaunch, OpaqueLaunch, Plan
@@ -39,14 +39,9 @@ class CpuLoaded:
         Raises InputError for arrays that do not fit, WorkbenchError for a plan that is not sound."""
         self.plan = plan
         self.threads = threads
-        self.compile_seconds = 0.0
-        self._functions: dict[str, Callable[..., None]] = {}
-        for launch in plan.launches:
-            if isinstance(launch, NativeLaunch) and launch.source not in self._functions:
-                text = plan.sources[launch.source]
-                function, seconds = compile_source(launch.source, text, len(launch.buffers))
-                self._functions[launch.source] = function
-                self.compile_seconds += seconds
+        native = [launch for launch in plan.launches if isinstance(launch, NativeLaunch)]
+        sources = {launch.source: (plan.sources[launch.source], len(launch.buffers)) for launch in native}
+        self._functions, self.compile_seconds = compile_sources(sources)
         self._arena = _aligned_bytes(plan.arena_bytes)
         self._arrays: list[np.ndarray | None] = [self._in_arena(i) for i in range(len(plan.buffers))]
         for buffer, array in bindings.items():
