@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
-import workbench
 from workbench.errors import WorkbenchError
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
 from workbench.runtime.wire import (
@@ -192,7 +191,7 @@ class DeviceWorker:
         if self._process is not None:
             self._kill()
         environment = dict(os.environ)
-        root = str(Path(workbench.__file__).resolve().parent.parent)
+        root = str(Path(__file__).resolve().parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         if self.threads is not None:
             environment |= dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
