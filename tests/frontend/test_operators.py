@@ -106,6 +106,14 @@ REDUCTIONS = [
     for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceProd", "ReduceLogSumExp")
     for keepdims in (0, 1)
 ]
+RESIZES = [
+    Case("Resize", {"a": f32(1, 2, 4, 5)}, {"b": np.zeros(0, np.float32), "c": np.array([1, 1, *scale], np.float32)},
+         {"mode": mode, "coordinate_transformation_mode": coordinates, "nearest_mode": "floor"})
+    for mode in ("nearest", "linear", "cubic")
+    for coordinates in ("half_pixel", "align_corners", "asymmetric")
+    for scale in ((2, 3), (0.55, 1.3))
+    if (mode != "cubic" or coordinates == "half_pixel") and (coordinates != "align_corners" or scale == (2, 3))
+]  # fmt: skip
 MASKED = np.where(np.tri(4, 6, dtype=bool), f32(2, 4, 6), -INF).astype(np.float32)
 CASES = [
     *COMPARISONS,
@@ -116,6 +124,7 @@ CASES = [
     *CONVOLUTIONS,
     *POOLS,
     *REDUCTIONS,
+    *RESIZES,
     Case("Max", grid(), note="keeps NaN"),
     Case("Min", grid(), note="keeps NaN"),
     Case("Clip", {"a": SPECIAL}, {"b": np.float32(-1), "c": np.float32(1)}),

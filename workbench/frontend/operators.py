@@ -11,6 +11,7 @@ from workbench.frontend import (
     movement,
     normalization,
     reduction,
+    resizing,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "movement",
     "normalization",
     "reduction",
+    "resizing",
 ]
