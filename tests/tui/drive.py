@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -32,7 +34,16 @@ class Driven:
         return self.app._bench
 
     async def press(self, *keys: str) -> None:
+        """Press keys one after another, each once the one before has had its effect."""
         await self.pilot.press(*keys)
+
+    def strike(self, key: str) -> None:
+        """Press a key and go on."""
+        name = _character_to_key(key) if len(key) == 1 and not key.isalnum() else key
+        event = Key(name, key if len(key) == 1 else None)
+        event.set_sender(self.app)
+        assert self.app._driver is not None
+        self.app._driver.send_message(event)
 
     async def type(self, text: str) -> None:
         """Put text into the focused field at once."""
