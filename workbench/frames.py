@@ -6,11 +6,13 @@ import os
 import select
 import struct
 import time
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import msgspec
 
 MAX_BYTES = 1 << 31
+_CHUNK = 1 << 20
 _HEADER = struct.Struct("<I")
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -23,15 +25,17 @@ class TimedOut(Exception):
     """Nothing came within the time allowed."""
 
 
-def send(pipe: BinaryIO, message: Any) -> None:
-    """Write one message (msgpack of a struct or plain data). Raises Closed when the reader is gone."""
+def send(pipe: BinaryIO, message: Any, raw: Iterable[memoryview] = ()) -> None:
+    """Write one message (msgpack of a struct or plain data), then `raw` bytes, unframed. Raises Closed when the reader
+    is gone."""
     body = _ENCODER.encode(message)
     try:
-        left = memoryview(_HEADER.pack(len(body)) + body)
-        while left:  # an unbuffered pipe may take less than it is given
-            left = left[pipe.write(left) :]
+        for part in (memoryview(_HEADER.pack(len(body)) + body), *raw):
+            left = part
+            while len(left):  # an unbuffered pipe may take less than it is given
+                left = left[pipe.write(left[:_CHUNK]) :]
         pipe.flush()
-    except (BrokenPipeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise Closed from error
 
 

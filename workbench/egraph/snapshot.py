@@ -7,7 +7,7 @@ E-node i has operator `ops[node_op[i]]`, belongs to e-class `node_class[i]`, and
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,13 @@ from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
 from workbench.ir.dtype import DType
 from workbench.ir.expr import Expr
+
+_COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "MAdd": ex.add,
+    "MMul": ex.mul,
+    "MDiv": ex.floordiv,
+    "MMod": ex.mod,
+}
 
 Literal = int | float | str | bool
 
@@ -180,8 +187,5 @@ class Snapshot:
             case "MIter":
                 return ex.Z
             case operator:
-                parts = [self._exprs.get(c) for c in children]
-                if parts[0] is None or parts[1] is None:
-                    return None
-                combine = {"MAdd": ex.add, "MMul": ex.mul, "MDiv": ex.floordiv, "MMod": ex.mod}[operator]
-                return combine(parts[0], parts[1])
+                left, right = (self._exprs.get(c) for c in children)
+                return None if left is None or right is None else _COMBINE[operator](left, right)

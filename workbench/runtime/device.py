@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -20,10 +19,10 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
+from workbench import frames
 from workbench.errors import WorkbenchError
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
 from workbench.runtime.wire import (
-    LENGTH,
     Answer,
     Bind,
     Bound,
@@ -34,10 +33,8 @@ from workbench.runtime.wire import (
     Ping,
     Pong,
     Request,
-    frame,
 )
 
-_READ = 1 << 16
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
@@ -85,7 +82,6 @@ class DeviceWorker:
         """How often the worker was lost and replaced."""
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
-        self._received = bytearray()
         self._bound: dict[str, _Binding] = {}
         self._sent: set[str] = set()
         self._lock = threading.RLock()
@@ -204,7 +200,6 @@ class DeviceWorker:
             str(os.getpid()),
         ]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._received.clear()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -219,11 +214,10 @@ class DeviceWorker:
         process = self._process
         assert process is not None
         assert process.stdin is not None
+        raw = (memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for array in arrays)
         try:
-            _write_all(process.stdin.fileno(), memoryview(frame(request)))
-            for array in arrays:
-                _write_all(process.stdin.fileno(), memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
-        except (OSError, ValueError):
+            frames.send(process.stdin, request, raw)  # type: ignore[arg-type]
+        except frames.Closed:
             self._lost("crash", "start")
 
     def _answer(self, phase: str) -> Answer:
@@ -239,26 +233,15 @@ class DeviceWorker:
             return message
 
     def _receive(self, phase: str, deadline: float) -> Answer:
-        while True:
-            if len(self._received) >= LENGTH.size:
-                (size,) = LENGTH.unpack_from(self._received)
-                if len(self._received) >= LENGTH.size + size:
-                    payload = bytes(self._received[LENGTH.size : LENGTH.size + size])
-                    del self._received[: LENGTH.size + size]
-                    return self._decoder.decode(payload)
-            process = self._process
-            if process is None or process.stdout is None:
-                self._lost("crash", phase)
-            try:
-                ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    self._lost("hang", phase)
-                data = os.read(process.stdout.fileno(), _READ)
-            except (OSError, ValueError):
-                data = b""
-            if not data:
-                self._lost("crash", phase)
-            self._received += data
+        process = self._process
+        if process is None or process.stdout is None:
+            self._lost("crash", phase)
+        try:
+            return self._decoder.decode(frames.receive(process.stdout, deadline))  # type: ignore[arg-type]
+        except frames.TimedOut:
+            self._lost("hang", phase)
+        except (frames.Closed, OSError, ValueError):
+            self._lost("crash", phase)
 
     def _lost(self, reason: str, phase: str) -> NoReturn:
         """Clean up after a worker that hangs or is gone, and raise."""
@@ -304,7 +287,3 @@ class DeviceWorker:
         if self._errors is not None:
             self._errors.close()
 
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while len(data):
-        data = data[os.write(descriptor, data[: 1 << 20]) :]

@@ -1,15 +1,11 @@
-"""Messages between the session and a device worker: msgpack in frames of a 4-byte little-endian length. The bytes of
-arrays follow their `Bind` frame unframed, in order, so that their size has no limit and they are copied once."""
+"""Messages between the session and a device worker, in the frames of `workbench.frames`. The bytes of arrays follow
+their `Bind` frame unframed, in order, so that their size has no limit and they are copied once."""
 
 from __future__ import annotations
-
-import struct
 
 import msgspec
 
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
-
-LENGTH = struct.Struct("<I")
 
 
 class ArrayHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -84,8 +80,3 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 Answer = Phase | Done | Bound | Pong | Failed
 
-
-def frame(message: Request | Answer) -> bytes:
-    """`message` as it goes over the pipe."""
-    payload = msgspec.msgpack.encode(message)
-    return LENGTH.pack(len(payload)) + payload

@@ -19,13 +19,13 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
+from workbench import frames
 from workbench.errors import WorkbenchError
 from workbench.ir.dtype import BY_NAME, from_numpy
 from workbench.runtime import get_runtime
 from workbench.runtime.compare import compare, default_tolerance
 from workbench.runtime.protocol import Loaded, Plan, Profile, ProfileOptions, Rejection, Runtime
 from workbench.runtime.wire import (
-    LENGTH,
     Answer,
     ArrayHeader,
     Bind,
@@ -37,7 +37,6 @@ from workbench.runtime.wire import (
     Ping,
     Pong,
     Request,
-    frame,
 )
 
 SHORTEST_SAMPLE = 2e-4
@@ -66,19 +65,15 @@ class Worker:
         self._decoder = msgspec.msgpack.Decoder(Request)
 
     def serve(self) -> None:
-        """Answer requests in order; returns at the end of input or a `Shutdown`."""
+        """Answer requests in order; returns at a `Shutdown`. Raises frames.Closed at the end of input."""
         while True:
-            head = self._requests.read(LENGTH.size)
-            if len(head) < LENGTH.size:
-                return
-            request = self._decoder.decode(self._requests.read(*LENGTH.unpack(head)))
-            match request:
-                case Bind():
+            match self._decoder.decode(frames.receive(self._requests)):
+                case Bind() as request:
                     arrays = {h.name: self._read_array(h) for h in request.arrays}
                     expected = tuple(self._read_array(h) for h in request.expected)
                     self._bound[request.key] = BoundArrays(arrays, expected, request.tolerance)
                     self._answer(Bound())
-                case Evaluate():
+                case Evaluate() as request:
                     self._answer(self._evaluate(request))
                 case Ping():
                     self._answer(Pong(os.getpid(), resident_bytes()))
@@ -86,8 +81,7 @@ class Worker:
                     return
 
     def _answer(self, message: Answer) -> None:
-        self._answers.write(frame(message))
-        self._answers.flush()
+        frames.send(self._answers, message)
 
     def _read_array(self, header: ArrayHeader) -> np.ndarray:
         array = np.empty(header.shape, BY_NAME[header.dtype].numpy)
@@ -96,7 +90,7 @@ class Worker:
         while done < len(view):
             count = self._requests.readinto(view[done:])  # type: ignore[attr-defined]
             if not count:
-                raise EOFError("the parent closed the pipe")
+                raise frames.Closed("the parent closed the pipe")
             done += count
         return array
 
@@ -221,7 +215,7 @@ def main(arguments: list[str]) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(frames.Closed):
         Worker(get_runtime(target, threads or None), requests, answers).serve()
 
 
