@@ -12,6 +12,21 @@ from workbench.errors import ModelError, printable
 from workbench.frontend.registry import MAX_OPSET, MIN_OPSET, standard
 
 
+class OnnxNode:
+    """A NodeProto, its fields read once: each access to a protobuf field costs as much as a function call."""
+
+    __slots__ = ("attribute", "domain", "input", "name", "op_type", "output", "proto")
+
+    def __init__(self, proto: Any) -> None:
+        self.proto = proto
+        self.op_type: str = proto.op_type
+        self.domain: str = proto.domain
+        self.name: str = proto.name
+        self.input: tuple[str, ...] = tuple(proto.input)
+        self.output: tuple[str, ...] = tuple(proto.output)
+        self.attribute: Sequence[Any] = proto.attribute
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFile:
     """A decoded model. `opsets` is by domain, the standard one ''; `nodes` are what the outputs need, in order."""
@@ -19,7 +34,7 @@ class ModelFile:
     path: Path
     proto: Any
     opsets: Mapping[str, int]
-    nodes: Sequence[Any]
+    nodes: Sequence[OnnxNode]
 
     @property
     def graph(self) -> Any:
@@ -33,12 +48,13 @@ def open_model(path: Path | str) -> ModelFile:
     Raises ModelError when there is no such file, or it is no ONNX model that this importer reads."""
     path = Path(path)
     proto = _inlined(_decode(path))
-    if any(isinstance(text, bytes) for text in _texts(proto)):  # protobuf's way to say that it is no text
+    nodes = [OnnxNode(node) for node in proto.graph.node]
+    if bytes in {type(text) for text in _texts(proto, nodes)}:  # protobuf's way to say that it is no text
         raise ModelError(f"{printable(str(path))} is damaged: a name in it is not text")
     opsets = {standard(o.domain): o.version for o in proto.opset_import}
     version = opsets.get("")
     if version is None:
-        if any(not standard(n.domain) for n in proto.graph.node):
+        if any(not standard(n.domain) for n in nodes):
             raise ModelError(f"{printable(path.name)} does not say which opset it uses")
     elif not MIN_OPSET <= version <= MAX_OPSET:
         raise ModelError(
@@ -47,7 +63,7 @@ def open_model(path: Path | str) -> ModelFile:
         )
     if not proto.graph.output:
         raise ModelError(f"{printable(path.name)} has no outputs")
-    return ModelFile(path, proto, opsets, _needed(_ordered(proto.graph), proto.graph))
+    return ModelFile(path, proto, opsets, _needed(_ordered(proto.graph, nodes), proto.graph))
 
 
 def _decode(path: Path) -> Any:
@@ -74,11 +90,11 @@ def _decode(path: Path) -> Any:
     return proto
 
 
-def _texts(proto: Any) -> Iterator[str | bytes]:
+def _texts(proto: Any, nodes: Sequence[OnnxNode]) -> Iterator[str | bytes]:
     """Every name in the model's graph."""
     for opset in proto.opset_import:
         yield opset.domain
-    for node in proto.graph.node:
+    for node in nodes:
         yield node.op_type
         yield node.domain
         yield node.name
@@ -109,13 +125,15 @@ def _inlined(proto: Any) -> Any:
         raise ModelError(f"the model's own functions cannot be expanded: {printable(str(error))}") from error
 
 
-def _ordered(graph: Any) -> list[Any]:
+def _ordered(graph: Any, nodes: Sequence[OnnxNode]) -> list[OnnxNode]:
     """The graph's nodes so that each follows those it reads; usually as they are."""
-    _check_names(graph)
+    _check_names(graph, nodes)
     given = {t.name for t in graph.initializer} | {v.name for v in graph.input}
-    made, order, waiting = set(given), [], list(graph.node)
+    made = set(given)
+    order: list[OnnxNode] = []
+    waiting = list(nodes)
     while waiting:
-        blocked = []
+        blocked: list[OnnxNode] = []
         for node in waiting:
             if all(not name or name in made for name in node.input):
                 made.update(node.output)
@@ -131,19 +149,19 @@ def _ordered(graph: Any) -> list[Any]:
     return order
 
 
-def _check_names(graph: Any) -> None:
+def _check_names(graph: Any, nodes: Sequence[OnnxNode]) -> None:
     for what, names in (
         ("output", [v.name for v in graph.output]),
         ("input", [v.name for v in graph.input]),
         ("initializer", [t.name for t in graph.initializer]),
-        ("node output", [name for node in graph.node for name in node.output if name]),
+        ("node output", [name for node in nodes for name in node.output if name]),
     ):
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise ModelError(f"{what} '{printable(repeated[0])}' appears twice")
 
 
-def _unordered(blocked: Sequence[Any], made: set[str]) -> ModelError:
+def _unordered(blocked: Sequence[OnnxNode], made: set[str]) -> ModelError:
     later = {name for node in blocked for name in node.output}
     for node in blocked:
         for name in node.input:
@@ -152,10 +170,10 @@ def _unordered(blocked: Sequence[Any], made: set[str]) -> ModelError:
     return ModelError(f"the graph has a cycle through {place(blocked[0])}")
 
 
-def _needed(order: Sequence[Any], graph: Any) -> list[Any]:
+def _needed(order: Sequence[OnnxNode], graph: Any) -> list[OnnxNode]:
     """The nodes of `order` that some output needs."""
     wanted = {v.name for v in graph.output}
-    kept = []
+    kept: list[OnnxNode] = []
     for node in reversed(order):
         if any(name in wanted for name in node.output):
             wanted.update(node.input)
@@ -166,11 +184,11 @@ def _needed(order: Sequence[Any], graph: Any) -> list[Any]:
     return kept[::-1]
 
 
-def place(node: Any) -> str:
+def place(node: OnnxNode) -> str:
     """A node as error messages name it."""
     return f"node '{printable(node_name(node))}' ({printable(node.op_type)})"
 
 
-def node_name(node: Any) -> str:
+def node_name(node: OnnxNode) -> str:
     """What users know the node by: its name, else its first output."""
     return node.name or next((o for o in node.output if o), "") or node.op_type

@@ -41,7 +41,7 @@ class OpaqueOperators:
         views = [builder.contiguous(x) for x in inputs if x is not None]
         spec_id = len(self.specs)
         self.specs[spec_id] = CustomOpSpec(
-            node_name(node), node.SerializeToString(), tuple(sorted(self.model.opsets.items()))
+            node_name(node), node.proto.SerializeToString(), tuple(sorted(self.model.opsets.items()))
         )
         self.used[node.op_type] += 1
         edges = tuple(Operand(v.source, v.layout) for v in views)
