@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from workbench.errors import WorkbenchError
 from workbench.ir import ops
-from workbench.ir.hlir import Graph, Node, is_contraction
+from workbench.ir.hlir import Graph, Node
 
 MODES = ("auto", "none", "explicit")
 
@@ -54,9 +54,10 @@ def _breaks_by_name(graph: Graph, pattern: str) -> frozenset[int]:
 
 def heavy_nodes(graph: Graph) -> set[int]:
     """Ids of the nodes that are contractions or have one among their ancestors."""
+    contractions = graph.contractions
     heavy: set[int] = set()
     for node in graph:
-        if any(o.source in heavy for o in node.operands) or is_contraction(graph, node):
+        if node.id in contractions or any(o.source in heavy for o in node.operands):
             heavy.add(node.id)
     return heavy
 
@@ -73,10 +74,9 @@ def cut_levels(graph: Graph, cuts: Iterable[int]) -> dict[int, int]:
 def automatic_breaks(graph: Graph) -> list[int]:
     """Cuts from structure alone, in order; empty when nothing repeats."""
     heavy = heavy_nodes(graph)
-    contractions = [n for n in graph if n.id in heavy and is_contraction(graph, n)]
-    products = {o.source for n in contractions for o in n.operands}
+    products = {o.source for n in graph.contractions for o in graph[n].operands}
     chain = [n for n in _dominator_chain(graph, heavy) if n not in products]
-    cuts = _one_per_gap(graph, chain, cut_levels(graph, chain), contractions)
+    cuts = _one_per_gap(graph, chain, cut_levels(graph, chain))
     segments = _segment_signatures(graph, heavy, cuts)
     repeats = Counter(segments.values())
     return [
@@ -86,13 +86,12 @@ def automatic_breaks(graph: Graph) -> list[int]:
     ]
 
 
-def _one_per_gap(
-    graph: Graph, chain: list[int], levels: Mapping[int, int], contractions: Iterable[Node]
-) -> list[int]:
+def _one_per_gap(graph: Graph, chain: list[int], levels: Mapping[int, int]) -> list[int]:
     """Between one contraction and the next, one dominator to cut behind: of the kind (operator, shape, operands'
-    operators) that is commonest among all dominators, so that the same place is chosen every time, and the last of those."""
-    contracted = {levels[n.id] for n in contractions}
-    kinds = {n: (graph[n].op, graph[n].shape, tuple(graph[o.source].op for o in graph[n].operands)) for n in chain}
+    operators) that is commonest among all dominators, so that the same place is chosen every time, and the last of
+    those."""
+    contracted = {levels[n] for n in graph.contractions}
+    kinds = {n: _kind(graph, graph[n]) for n in chain}
     common = Counter(kinds.values())
     cuts: list[int] = []
     gap: list[int] = []
@@ -103,6 +102,10 @@ def _one_per_gap(
             cuts.append(next(n for n in reversed(gap) if common[kinds[n]] == most))
             gap = []
     return cuts
+
+
+def _kind(graph: Graph, node: Node) -> object:
+    return (node.op, node.shape, tuple(graph[o.source].op for o in node.operands))
 
 
 def _dominator_chain(graph: Graph, heavy: set[int]) -> list[int]:

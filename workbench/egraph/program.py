@@ -13,7 +13,7 @@ from workbench.ir import layout as lay
 from workbench.ir import ops
 from workbench.ir.dtype import DType
 from workbench.ir.expr import Expr
-from workbench.ir.hlir import Graph, Node, Operand, is_contraction
+from workbench.ir.hlir import Graph, Node, Operand
 from workbench.ir.layout import Shape
 
 ROOT = "$root"
@@ -79,6 +79,7 @@ class _Writer:
     lines: dict[int, int] = field(default_factory=dict)
     custom_ids: list[int] = field(default_factory=list)
     _lists: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _shapes: dict[Shape, str] = field(default_factory=dict)
     _row_major: set[Shape] = field(default_factory=set)
 
     def line(self, code: str, comment: str = "", normal: str | None = None) -> None:
@@ -90,7 +91,7 @@ class _Writer:
         return f"{place} {printable(node.label)}" if node.label else place
 
     def input(self, position: int, node: Node) -> None:
-        shape = self._list(tuple(ex.as_expr(d) for d in node.shape))
+        shape = self._shape(node.shape)
         variable = self._define(node)
         label = node.op.name if isinstance(node.op, ops.Input) else node.label
         head, tail = f"(let {variable} (Input {position} ", f" ({node.dtype.term}) {shape}))"
@@ -107,7 +108,7 @@ class _Writer:
         return variable
 
     def _term(self, node: Node) -> str:
-        shape = self._list(tuple(ex.as_expr(d) for d in node.shape))
+        shape = self._shape(node.shape)
         dtype = f"({node.dtype.term})"
         match node.op:
             case ops.Iota(value):
@@ -124,7 +125,7 @@ class _Writer:
                     f"{self._list(data.layout.strides)} {ex.to_egglog(data.layout.offset)} {axis} {extent})"
                 )
             case ops.Reduce(name):
-                if is_contraction(self.graph, node):
+                if node.id in self.graph.contractions:
                     self._state_row_major(self.graph[node.operands[0].source].shape)
                 extent = ex.to_egglog(node.operands[0].layout.shape[-1])
                 kind = {"SumReduce": "Sum", "MaxReduce": "Max"}[name]
@@ -140,7 +141,7 @@ class _Writer:
         """An IRList term of nodes with the shapes they are read in."""
         term = "(RNil)"
         for node_id, shape in reversed(items):
-            term = f"(RCons {self.variables[node_id]} {self._list(tuple(ex.as_expr(d) for d in shape))} {term})"
+            term = f"(RCons {self.variables[node_id]} {self._shape(shape)} {term})"
         return term
 
     def _element(self, operand: Operand) -> str:
@@ -153,8 +154,14 @@ class _Writer:
     def _state_row_major(self, shape: Shape) -> None:
         if shape not in self._row_major:
             self._row_major.add(shape)
-            key = self._list(tuple(ex.as_expr(d) for d in shape))
+            key = self._shape(shape)
             self.line(f"(set (row_major {key}) {self._list(lay.contiguous(shape).strides)})")
+
+    def _shape(self, shape: Shape) -> str:
+        variable = self._shapes.get(shape)
+        if variable is None:
+            variable = self._shapes[shape] = self._list(tuple(ex.as_expr(d) for d in shape))
+        return variable
 
     def _list(self, items: tuple[Expr, ...]) -> str:
         variable = self._lists.get(items)

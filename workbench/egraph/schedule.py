@@ -1,4 +1,4 @@
-"""The order in which rulesets run. Each phase repeats its rulesets, one step each, until none of them changes anything."""
+"""The order in which rulesets run. Each phase repeats its rulesets, one step each, until none changes anything."""
 
 from __future__ import annotations
 

@@ -411,6 +411,10 @@ class Builder:
             self.unique_node(ops.Output(output), (Operand(view.source, view.layout),), view.shape, view.dtype)
         live = self._live()
         graph = Graph(name)
+        if len(live) == len(self.nodes):
+            graph.adopt(self.nodes)
+            graph.constants.update(self.constants)
+            return graph
         renumbered: dict[int, int] = {}
         for node in self.nodes:
             if node.id not in live:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,9 +61,20 @@ def import_model(
     `dims` gives named dimensions their representative values; they stay symbolic. With `random_weights`, constants
     whose file is missing get made-up data when loaded. With `allow_opaque`, operators that are not lowered become
     CustomOp nodes where their result's shape is known. Raises ModelError."""
-    model = open_model(path)
-    with np.errstate(all="ignore"):
-        return _Import(model, dict(dims or {}), random_weights, allow_opaque).run()
+    with _no_collection(), np.errstate(all="ignore"):
+        return _Import(open_model(path), dict(dims or {}), random_weights, allow_opaque).run()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Cyclic garbage collection off: an import makes many objects that all stay, and none in cycles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Import:

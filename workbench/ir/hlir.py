@@ -81,22 +81,25 @@ class Graph:
     _nodes: dict[int, Node] = field(default_factory=dict)
     _consumers: dict[int, dict[int, None]] = field(default_factory=dict)
     _nx: nx.DiGraph | None = None
+    _contractions: frozenset[int] | None = None
 
     def add(self, op: Op, operands: Sequence[Operand], shape: Shape, dtype: DType, label: str = "") -> Node:
         """Append a node; its operands must exist."""
         node = Node(len(self._nodes), op, tuple(operands), shape, dtype, label)
-        self._nodes[node.id] = node
-        for operand in operands:
-            self._consumers.setdefault(operand.source, {})[node.id] = None
-        self._nx = None
-        match op:
-            case ops.Input():
-                self.inputs.append(node.id)
-            case ops.Output():
-                self.outputs.append(node.id)
-            case _:
-                pass
+        self.adopt([node])
         return node
+
+    def adopt(self, nodes: Iterable[Node]) -> None:
+        """Append nodes that are numbered on from those that are here; their operands must exist."""
+        self._nx = self._contractions = None
+        for node in nodes:
+            self._nodes[node.id] = node
+            for operand in node.operands:
+                self._consumers.setdefault(operand.source, {})[node.id] = None
+            if isinstance(node.op, ops.Input):
+                self.inputs.append(node.id)
+            elif isinstance(node.op, ops.Output):
+                self.outputs.append(node.id)
 
     def __getitem__(self, node_id: int) -> Node:
         return self._nodes[node_id]
@@ -112,8 +115,16 @@ class Graph:
         """The value of a one-element Constant held in memory, else None."""
         data = self.constants.get(node_id)
         if isinstance(data, np.ndarray) and data.size == 1:
-            return data.reshape(-1)[0].item()
+            value: float | int | bool = data.reshape(-1)[0].item()
+            return value
         return None
+
+    @property
+    def contractions(self) -> frozenset[int]:
+        """Ids of the sums that are matmuls or convolutions (see `is_contraction`)."""
+        if self._contractions is None:
+            self._contractions = frozenset(n.id for n in self if is_contraction(self, n))
+        return self._contractions
 
     @property
     def nx(self) -> nx.DiGraph:

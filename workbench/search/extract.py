@@ -243,9 +243,9 @@ class _Extraction:
                 picked = self.body(children[0], index, space)
                 buffer = self.buffers[self.buffer(children[1])]
                 axis = int(snapshot.literal(children[4]))
-                at = (*index[:axis], ex.var(llir.GATHERED), *index[axis + 1 :])
+                gathered = (*index[:axis], ex.var(llir.GATHERED), *index[axis + 1 :])
                 extent = self.value(snapshot.expr(children[5]))
-                address = self._address(children[2], children[3], at)
+                address = self._address(children[2], children[3], gathered)
                 return llir.GatherLoad(buffer.id, address, picked, extent, buffer.dtype)
             case "ECast":
                 dtype = snapshot.dtype(children[1])
@@ -312,7 +312,8 @@ class _Extraction:
             shapes.append(self.shape(read_as))
         out = self._result(eclass, self.snapshot.dtype(children[3]), shape)
         self.inlined = []
-        self.kernels.append(llir.OpaqueCall(out, shape, tuple(operands), tuple(shapes), custom_id, self._sources(eclass)))
+        sources = self._sources(eclass)
+        self.kernels.append(llir.OpaqueCall(out, shape, tuple(operands), tuple(shapes), custom_id, sources))
         return out
 
 
