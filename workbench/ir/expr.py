@@ -8,12 +8,16 @@ all iterators at least 0; numerators of `/` and `%` are non-negative wherever th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from math import gcd
 from typing import Any
 
 ITER = "z"
+AXIS_MARK = "#"
+"""The names of iterators other than `z` begin with it."""
+_NAME = re.compile(r"#?[A-Za-z0-9_.]+")
 
 
 class Var:
@@ -48,7 +52,7 @@ class Remainder:
 
 Atom = Var | Quotient | Remainder
 Product = tuple[Atom, ...]
-_ATOMS: dict[str, Atom] = {}
+_ATOMS: dict[tuple[object, ...], Atom] = {}
 _EXPRS: dict[tuple[tuple[Product, int], ...], Expr] = {}
 
 
@@ -57,6 +61,8 @@ class Expr:
 
     __slots__ = ("_egglog", "_text", "terms")
     terms: tuple[tuple[Product, int], ...]
+    _text: str | None
+    _egglog: str | None
 
     def __add__(self, other: int | Expr) -> Expr:
         return add(self, as_expr(other))
@@ -131,8 +137,11 @@ def _term_order(term: tuple[Product, int]) -> tuple[int, list[str]]:
 
 
 def _atom(make: type[Var] | type[Quotient] | type[Remainder], *args: Any) -> Atom:
-    atom = make(*args)
-    return _ATOMS.setdefault(atom.key, atom)
+    """The one atom of this make and parts. Keyed by its parts, not its text: a dimension may be called `12`."""
+    found = _ATOMS.get((make, *args))
+    if found is None:
+        found = _ATOMS[make, *args] = make(*args)
+    return found
 
 
 @lru_cache(maxsize=65536)
@@ -143,7 +152,9 @@ def const(value: int) -> Expr:
 
 @lru_cache(maxsize=65536)
 def var(name: str) -> Expr:
-    """The named dimension or iterator `name`."""
+    """The named dimension or iterator `name`. Raises ValueError for a name that could read as something else."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a dimension: letters, digits, _ and . are allowed")
     return _intern({(_atom(Var, name),): 1})
 
 
@@ -184,7 +195,7 @@ def _recombine(terms: dict[Product, int]) -> None:
                 continue
             rest = list(product)
             rest.remove(atom)
-            quotient = _ATOMS.get(f"({atom.num})/({atom.den})")
+            quotient = _ATOMS.get((Quotient, atom.num, atom.den))
             if quotient is None or len(atom.den.terms) != 1:
                 continue
             den_product, den_coefficient = atom.den.terms[0]
@@ -214,7 +225,14 @@ def mul(a: Expr, b: Expr) -> Expr:
 
 
 def _split_by(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`(q, r)` with `a == q*b + r`, where q takes every term that is syntactically a multiple of b."""
+    """`(q, r)` with `a == q*b + r`, where q takes every term that is syntactically a multiple of b.
+
+    Nothing is taken where r would have a negative term: numerators stay non-negative, as generated code needs."""
+    quotient, rest = _split_terms(a, b)
+    return (ZERO, a) if any(c < 0 for _, c in rest.terms) else (quotient, rest)
+
+
+def _split_terms(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     if len(b.terms) != 1:
         return (ONE, ZERO) if a is b else (ZERO, a)
     (b_product, b_coefficient) = b.terms[0]
@@ -243,39 +261,95 @@ def upper_bound(a: Expr, extents: Mapping[str, int | Expr]) -> Expr | None:
         if coefficient < 0:  # atoms are never negative, so the term is at most 0
             total = total if product else add(total, const(coefficient))
             continue
-        bound = const(coefficient)
-        for atom in product:
-            top = _atom_bound(atom, extents)
-            if top is None:
-                return None
-            bound = mul(bound, top)
-        total = add(total, bound)
+        bound = _product_bound(product, extents)
+        if bound is None:
+            return None
+        total = add(total, mul(bound, const(coefficient)))
     return total
+
+
+def lower_bound(a: Expr, extents: Mapping[str, int | Expr]) -> Expr | None:
+    """A value that `a` never goes below when each iterator in `extents` runs below its extent, or None when unknown."""
+    total = ZERO
+    for product, coefficient in a.terms:
+        if coefficient > 0:
+            exact = all(_is_dimension(atom, extents) for atom in product)
+            total = add(total, _intern({product: coefficient})) if exact else total
+            continue
+        bound = _product_bound(product, extents)
+        if bound is None:
+            return None
+        total = add(total, mul(bound, const(coefficient)))
+    return total
+
+
+def _product_bound(product: Product, extents: Mapping[str, int | Expr]) -> Expr | None:
+    bound = ONE
+    for atom in product:
+        top = _atom_bound(atom, extents)
+        if top is None:
+            return None
+        bound = mul(bound, top)
+    return bound
 
 
 def _atom_bound(atom: Atom, extents: Mapping[str, int | Expr]) -> Expr | None:
     if isinstance(atom, Var):
         extent = extents.get(atom.name)
         return _intern({(atom,): 1}) if extent is None else add(as_expr(extent), MINUS_ONE)
-    if isinstance(atom, Remainder):
-        return add(atom.den, MINUS_ONE)
-    inner = upper_bound(atom.num, extents)
-    if inner is None:
+    top = upper_bound(atom.num if isinstance(atom, Quotient) else atom.den, extents)
+    if top is None:
         return None
-    return floordiv(inner, atom.den)
+    if isinstance(atom, Remainder):
+        return add(top, MINUS_ONE)
+    return top if extents.keys() & _variables(atom.den) else floordiv(top, atom.den)
+
+
+def _is_dimension(atom: Atom, extents: Mapping[str, int | Expr]) -> bool:
+    """Whether `atom` is a named dimension: at least 1, where an iterator, a quotient or a remainder may be 0."""
+    return (
+        isinstance(atom, Var)
+        and atom.name != ITER
+        and not atom.name.startswith(AXIS_MARK)
+        and atom.name not in extents
+    )
+
+
+def _never_negative(a: Expr, extents: Mapping[str, int | Expr]) -> bool:
+    """Whether `a >= 0` can be shown; positive multiples of dimensions can pay for a negative constant."""
+    floor = 0
+    for product, coefficient in a.terms:
+        if product and coefficient < 0:
+            return False
+        if all(_is_dimension(atom, extents) for atom in product):
+            floor += coefficient
+    return floor >= 0
 
 
 def is_below(a: Expr, limit: Expr, extents: Mapping[str, int | Expr]) -> bool:
     """Whether `0 <= a < limit` can be shown from the iterators' extents."""
-    if any(c < 0 for _, c in a.terms):
-        return False
     top = upper_bound(a, extents)
-    if top is None:
+    if top is None or not _never_negative(add(add(limit, mul(top, MINUS_ONE)), MINUS_ONE), extents):
         return False
-    slack = add(add(limit, mul(top, MINUS_ONE)), MINUS_ONE)
-    # every named dimension is at least 1, so positive terms can pay for a negative constant
-    floor = sum(c for _, c in slack.terms)
-    return floor >= 0 and all(c >= 0 for p, c in slack.terms if p)
+    if all(c >= 0 for _, c in a.terms):
+        return True
+    bottom = lower_bound(a, extents)
+    return bottom is not None and _never_negative(bottom, extents)
+
+
+def _divide(a: Expr, b: Expr, extents: Mapping[str, int | Expr]) -> tuple[Expr, Expr]:
+    """As `_split_by`, but r is never negative: what is subtracted, as in an axis read backwards, stays whole."""
+    below = {p: c for p, c in a.terms if c < 0}
+    if not below:
+        return _split_by(a, b)
+    quotient, rest = _split_by(_intern({p: c for p, c in a.terms if c > 0}), b)
+    rest = add(rest, _intern(below))
+    for q, r in ((quotient, rest), (add(quotient, MINUS_ONE), add(rest, b))):
+        bottom = lower_bound(r, extents)
+        if bottom is not None and _never_negative(bottom, extents):
+            return q, r
+    quotient, rest = _split_by(a, b)
+    return (quotient, rest) if all(c > 0 for _, c in rest.terms) else (ZERO, a)
 
 
 def floordiv(a: Expr, b: Expr, extents: Mapping[str, int | Expr] | None = None) -> Expr:
@@ -285,12 +359,12 @@ def floordiv(a: Expr, b: Expr, extents: Mapping[str, int | Expr] | None = None) 
     ca, cb = a.constant, b.constant
     if ca is not None and cb:
         return const(ca // cb)
-    quotient, rest = _split_by(a, b)
+    quotient, rest = _divide(a, b, extents or {})
     if rest is ZERO or is_below(rest, b, extents or {}):
         return quotient
     if quotient is not ZERO:
         return add(quotient, floordiv(rest, b, extents))
-    shared = _shared_factor(rest, b)
+    shared = _shared_factor(rest, b, extents or {})
     if shared is not None:
         return floordiv(_split_by(rest, shared)[0], _split_by(b, shared)[0], extents)
     if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
@@ -311,25 +385,29 @@ def mod(a: Expr, b: Expr, extents: Mapping[str, int | Expr] | None = None) -> Ex
     ca, cb = a.constant, b.constant
     if ca is not None and cb:
         return const(ca % cb)
-    _, rest = _split_by(a, b)
+    _, rest = _divide(a, b, extents or {})
     if rest is ZERO or is_below(rest, b, extents or {}):
         return rest
     if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0][0]
         if isinstance(atom, Remainder) and _split_by(atom.den, b)[1] is ZERO:
             return mod(atom.num, b, extents)
-    shared = _shared_factor(rest, b)
+    shared = _shared_factor(rest, b, extents or {})
     if shared is not None:
-        return mul(shared, mod(_split_by(rest, shared)[0], _split_by(b, shared)[0], extents))
+        whole, left = _split_by(rest, shared)
+        return add(mul(shared, mod(whole, _split_by(b, shared)[0], extents)), left)
     return _intern({(_atom(Remainder, rest, b),): 1})
 
 
-def _shared_factor(a: Expr, b: Expr) -> Expr | None:
-    """An integer over 1 that divides every term of both, as an expression."""
-    factor = 0
-    for _, coefficient in (*a.terms, *b.terms):
-        factor = gcd(factor, coefficient)
-    return const(factor) if factor > 1 else None
+def _shared_factor(a: Expr, b: Expr, extents: Mapping[str, int | Expr]) -> Expr | None:
+    """The largest integer over 1 that divides b, and a but for a part that stays below it: `(4*x+y)/8` is `x/2` and
+    `(4*x+y)%8` is `4*(x%2)+y`, where y is below 4."""
+    divides = gcd(*(c for _, c in b.terms))
+    for factor in sorted({gcd(divides, c) for _, c in a.terms}, reverse=True):
+        shared = const(factor)
+        if factor > 1 and ((left := _split_by(a, shared)[1]) is ZERO or is_below(left, shared, extents)):
+            return shared
+    return None
 
 
 def substitute(
@@ -343,10 +421,10 @@ def substitute(
             if isinstance(atom, Var):
                 replacement = values.get(atom.name)
                 term = mul(term, _intern({(atom,): 1}) if replacement is None else as_expr(replacement))
-            elif isinstance(atom, Quotient):
-                term = mul(term, floordiv(substitute(atom.num, values, extents), substitute(atom.den, values, extents), extents))
             else:
-                term = mul(term, mod(substitute(atom.num, values, extents), substitute(atom.den, values, extents), extents))
+                num, den = substitute(atom.num, values, extents), substitute(atom.den, values, extents)
+                divide = floordiv if isinstance(atom, Quotient) else mod
+                term = mul(term, divide(num, den, extents))
         total = add(total, term)
     return total
 
@@ -428,7 +506,6 @@ def _atom_egglog(atom: Atom) -> str:
     if isinstance(atom, Var):
         if atom.name == ITER:
             return "(MIter)"
-        escaped = atom.name.encode("unicode_escape").decode().replace('"', "'")
-        return f'(MVar "{escaped}")'
+        return f'(MVar "{atom.name}")'
     name = "MDiv" if isinstance(atom, Quotient) else "MMod"
     return f"({name} {to_egglog(atom.num)} {to_egglog(atom.den)})"

@@ -57,31 +57,31 @@ def evaluate(
 ) -> None:
     """Compute the nodes of `order` (topological) that `values` lacks; `values` maps node id to a flat array.
 
-    A product that only feeds a sum is not stored. With `keep`, values of other nodes are dropped after their last
-    use. `progress` is told (nodes done, nodes in all)."""
+    A product that only feeds a sum is not stored, unless `keep` names it. With `keep`, values of other nodes are
+    dropped after their last use. `progress` is told (nodes done, nodes in all)."""
     wanted = list(order)
     inside = set(wanted)
-    last_use = {o.source: node_id for node_id in wanted for o in graph[node_id].operands}
-    for node_id in wanted:  # what reads a product that is not stored reads the product's operands
+    fused = {n for n in wanted if _is_fused_product(graph, graph[n], inside)} - set(keep or ())
+    last_use: dict[int, int] = {}
+    """Place in the order where each value is read last."""
+    for place, node_id in enumerate(wanted):
         for operand in graph[node_id].operands:
-            if operand.source in inside and _is_fused_product(graph, graph[operand.source], inside):
-                for o in graph[operand.source].operands:
-                    last_use[o.source] = max(last_use[o.source], node_id)
+            last_use[operand.source] = place
+            if operand.source in fused:  # what reads a product that is not stored reads the product's operands
+                last_use |= {o.source: place for o in graph[operand.source].operands}
     dying: dict[int, list[int]] = {}
-    for source, user in last_use.items():
-        dying.setdefault(user, []).append(source)
+    for source, place in last_use.items():
+        dying.setdefault(place, []).append(source)
     for done, node_id in enumerate(wanted):
         if progress is not None:
             progress(done, len(wanted))
-        if keep is not None and done:
-            for source in dying.get(wanted[done - 1], ()):
+        if keep is not None:
+            for source in dying.get(done - 1, ()):
                 if source not in keep:
                     values.pop(source, None)
-        if node_id in values:
+        if node_id in values or node_id in fused:
             continue
         node = graph[node_id]
-        if _is_fused_product(graph, node, inside):
-            continue
         with np.errstate(all="ignore"):
             values[node_id] = _node_value(graph, node, values, dims, run_custom)
 

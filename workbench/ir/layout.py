@@ -115,7 +115,7 @@ def merge_axes(shape: Sequence[Dim], strides: Sequence[Expr]) -> Expr:
     total = ZERO
     inner: Expr = ONE
     extent = ex.as_expr(numel(shape))
-    live = [(d, s) for d, s in zip(shape, strides, strict=True)]
+    live = _coalesced(shape, strides)
     for position in range(len(live) - 1, -1, -1):
         d, s = live[position]
         index = ex.floordiv(Z, inner, {ITER: extent})
@@ -124,6 +124,18 @@ def merge_axes(shape: Sequence[Dim], strides: Sequence[Expr]) -> Expr:
         total = ex.add(total, ex.substitute(s, {ITER: index}, {ITER: extent}))
         inner = ex.mul(inner, ex.as_expr(d))
     return ex.substitute(total, {}, {ITER: extent})
+
+
+def _coalesced(shape: Sequence[Dim], strides: Sequence[Expr]) -> list[tuple[Dim, Expr]]:
+    """The axes, with neighbours that step evenly over both written as one."""
+    axes: list[tuple[Dim, Expr]] = []
+    for d, stride in zip(shape, strides, strict=True):
+        step = ex.coefficient_of(stride, ITER)
+        if axes and step is not None and ex.coefficient_of(axes[-1][1], ITER) is ex.mul(step, ex.as_expr(d)):
+            axes[-1] = (ex.as_dim(ex.mul(ex.as_expr(axes[-1][0]), ex.as_expr(d))), stride)
+        else:
+            axes.append((d, stride))
+    return axes
 
 
 def reshape(layout: Layout, shape: Shape) -> Layout | None:
@@ -178,14 +190,27 @@ def _reshape_block(old: Sequence[tuple[Dim, Expr]], new: Sequence[Dim]) -> list[
     merged = old[0][1] if len(old) == 1 else merge_axes([d for d, _ in old], [s for _, s in old])
     if len(new) == 1:
         return [merged]
-    if ex.coefficient_of(merged, ITER) is None:
-        return None
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for d in reversed(new):
-        strides.append(ex.substitute(merged, {ITER: ex.mul(Z, step)}))
+    return _split_axis(merged, new)
+
+
+def _split_axis(stride: Expr, shape: Sequence[Dim]) -> list[Expr] | None:
+    """The strides of the axes of `shape` that one axis with `stride` falls into, or None when they can't be told apart:
+    the address has to be a sum of one term for each of them."""
+    names = [f"{ex.AXIS_MARK}{i}" for i in range(len(shape))]
+    extents = dict(zip(names, shape, strict=True))
+    position, step, steps = ZERO, ONE, []
+    for name, d in zip(reversed(names), reversed(shape), strict=True):
+        steps.append(step)
+        position = ex.add(position, ex.mul(ex.var(name), step))
         step = ex.mul(step, ex.as_expr(d))
-    return strides[::-1]
+    start = ex.substitute(stride, {ITER: ZERO})
+    strides: list[Expr] = []
+    total = ZERO
+    for name, d, step in zip(names, shape, reversed(steps), strict=True):
+        own = ex.substitute(stride, {ITER: ex.mul(Z, step)}, {ITER: d})
+        strides.append(ex.add(own, ex.mul(start, ex.MINUS_ONE)) if strides else own)
+        total = ex.add(total, ex.substitute(strides[-1], {ITER: ex.var(name)}, extents))
+    return strides if total is ex.substitute(stride, {ITER: position}, extents) else None
 
 
 def address(layout: Layout, index: Sequence[Expr], extents: Mapping[str, Dim] | None = None) -> Expr:
@@ -235,7 +260,7 @@ def read(buffer: np.ndarray, layout: Layout, dims: Mapping[str, int]) -> np.ndar
     index = np.broadcast_to(index, shape)
     if index.size and (index.min() < 0 or index.max() >= buffer.size):
         raise IndexError(f"layout {layout} reaches outside a buffer of {buffer.size} elements")
-    return buffer[index]
+    return np.asarray(buffer[index])
 
 
 def bind(layout: Layout, dims: Mapping[str, int]) -> Layout:
@@ -243,10 +268,13 @@ def bind(layout: Layout, dims: Mapping[str, int]) -> Layout:
     if not dims:
         return layout
     shape = tuple(ex.as_dim(ex.substitute(ex.as_expr(d), dims)) for d in layout.shape)
-    strides = tuple(
-        ZERO if d == 1 else ex.substitute(s, dims, {ITER: d}) for d, s in zip(shape, layout.strides, strict=True)
-    )
-    return Layout(shape, strides, ex.substitute(layout.offset, dims))
+    offset = ex.substitute(layout.offset, dims)
+    strides: list[Expr] = []
+    for d, stride in zip(shape, layout.strides, strict=True):
+        strides.append(ZERO if d == 1 else ex.substitute(stride, dims, {ITER: d}))
+        if d == 1:  # a stride that holds the start of a slice is not 0 at index 0
+            offset = ex.add(offset, ex.substitute(stride, {**dims, ITER: 0}))
+    return Layout(shape, tuple(strides), offset)
 
 
 def show(shape: Sequence[Dim]) -> str:
