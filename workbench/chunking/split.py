@@ -2,7 +2,8 @@
 
 A node goes to the chunk numbered by the cuts behind it. Inputs and constants are placed in every chunk that uses them;
 light values (no contraction behind them) that no cut precedes are recomputed in every chunk that needs them; any other
-value that is used in another chunk is a boundary output of its own and a boundary input there. Node order within a
+value that is used in another chunk, a value behind which is cut too, is a boundary output of its own and a boundary
+input there. Node order within a
 chunk is a depth-first walk from its outputs, so that equal structures are listed in the same order.
 """
 
@@ -42,7 +43,7 @@ def split(graph: Graph, cuts: Iterable[int]) -> list[Chunk]:
     levels = cut_levels(graph, behind)
     heavy = heavy_nodes(graph)
     results = {output_value(graph, o) for o in graph.outputs}
-    home = _homes(graph, levels, heavy, results)
+    home = _homes(graph, levels, heavy, results | behind)
     wanted: dict[int, set[int]] = {level: set() for level in home.values()}
     for node_id in results:
         wanted[home[node_id]].add(node_id)
@@ -68,15 +69,16 @@ def split(graph: Graph, cuts: Iterable[int]) -> list[Chunk]:
     return chunks
 
 
-def _homes(graph: Graph, levels: Mapping[int, int], heavy: set[int], results: set[int]) -> dict[int, int]:
-    """The level of each node that is computed in one chunk only; the others are recomputed where needed."""
+def _homes(graph: Graph, levels: Mapping[int, int], heavy: set[int], asked_for: set[int]) -> dict[int, int]:
+    """The level of each node that is computed in one chunk only; the others are recomputed where needed. Values that
+    are `asked_for` (results, cuts) never are."""
     home: dict[int, int] = {}
     for node in graph:
         if isinstance(node.op, ops.Input | ops.Constant):
             continue
-        if isinstance(node.op, ops.Output) and node.id not in results:
+        if isinstance(node.op, ops.Output) and node.id not in asked_for:
             continue
-        if node.id in heavy or levels[node.id] > 0 or node.id in results or isinstance(node.op, ops.CustomOp):
+        if node.id in heavy or levels[node.id] > 0 or node.id in asked_for or isinstance(node.op, ops.CustomOp):
             home[node.id] = levels[node.id]
     return home
 
