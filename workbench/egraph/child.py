@@ -10,6 +10,7 @@ import re
 import resource
 import sys
 import time
+from bisect import bisect_right
 from typing import Any, BinaryIO
 
 import egglog.bindings
@@ -24,6 +25,7 @@ from workbench.egraph.messages import (
     RuleInfo,
     Saturate,
     Saturated,
+    StepBegun,
     StepDone,
 )
 from workbench.egraph.schedule import schedule_for
@@ -43,23 +45,29 @@ class Library:
         self.egraph.set_report_level(bindings.TimeOnly())
         self.rules: list[RuleInfo] = []
         self.facts: set[str] = set()
+        self.running = ""
+        """The ruleset whose step has begun."""
         for name, text in files:
             commands = self.egraph.parse_program(text, name)
-            line_starts = [m.end() for m in re.finditer("\n", text)]
+            line_starts = [m.end() for m in re.finditer(b"\n", text.encode())]  # spans count bytes
             self.egraph.run_program(*[self._named(c, name, line_starts) for c in commands])
 
     def _named(self, command: Any, file: str, line_starts: list[int]) -> Any:
         """The command, with a rule that has no name (or one already taken) named after its place; rules are noted."""
-        if isinstance(command, bindings.FunctionCommand):
+        if isinstance(command, bindings.FunctionCommand | bindings.Relation):
             self.facts.add(command.name)
+        rule: Any
         if isinstance(command, bindings.RuleCommand):
             rule, ruleset = command.rule, command.rule.ruleset
         elif isinstance(command, bindings.RewriteCommand | bindings.BiRewriteCommand):
             rule, ruleset = command.rewrite, command.name
         else:
             return command
-        line = 1 + sum(1 for s in line_starts if s <= rule.span.i)
+        line = 1 + bisect_right(line_starts, rule.span.i)
         place = f"{file}:{line}"
+        before = sum(r.file == file and r.line == line for r in self.rules)
+        if before:  # another rule on the same line
+            place = f"{place}#{before + 1}"
         taken = {r.name for r in self.rules}
         if rule.name in taken:
             raise bindings.EggSmolError(f"In {line}:1-1 of {file}: the rule name '{rule.name}' is used twice")
@@ -116,7 +124,7 @@ def _run_schedule(library: Library, request: Saturate, clock: _Clock, out: Binar
     egraph = library.egraph
     step = 0
     runs: dict[str, list[Any]] = {}
-    size = egraph.parse_program("(print-size)", "size")
+    size: list[Any] = egraph.parse_program("(print-size)", "size")
     for phase in schedule_for(r.ruleset for r in library.rules):
         changed = True
         while changed:
@@ -124,12 +132,15 @@ def _run_schedule(library: Library, request: Saturate, clock: _Clock, out: Binar
             for ruleset in phase.rulesets:
                 if ruleset not in runs:
                     runs[ruleset] = egraph.parse_program(f"(run-schedule (run {ruleset}))", "schedule")
+                library.running = ruleset
+                frames.send(out, StepBegun(ruleset))
                 (output,) = clock.run(*runs[ruleset])
                 report = output.report
                 changed |= report.updated
                 matches = {n: m for n, m in report.num_matches_per_rule.items() if m}
                 seconds = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
-                nodes = sum(n for _, n in egraph.run_program(*size)[0].sizes)
+                sizes: Any = egraph.run_program(*size)[0]
+                nodes = sum(n for _, n in sizes.sizes)
                 frames.send(out, StepDone(step, ruleset, sum(seconds.values()), matches, seconds, nodes))
                 step += 1
                 if nodes > request.max_nodes:
@@ -190,12 +201,12 @@ def take_snapshot(egraph: Any, facts: set[str]) -> SnapshotData:
     return builder.finish()
 
 
-def place(error: BaseException) -> str:
-    """egglog's message with its place as file:line in front, on one line."""
+def place(error: BaseException, ruleset: str = "") -> str:
+    """egglog's message with its place as file:line in front, on one line; a panic that has no place has `ruleset`."""
     text = " ".join(str(error).split())
     found = re.search(r"In (\d+):\d+(?:-\d+(?::\d+)?)? of ([^:]+): ?", text)
     if not found:
-        return text
+        return f"ruleset '{ruleset}': {text}" if ruleset else text
     rest = (text[: found.start()] + text[found.end() :]).strip()
     return f"{found.group(2)}:{found.group(1)}: {rest[:300]}"
 
@@ -230,7 +241,7 @@ def main() -> None:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # egglog's PanicException derives from BaseException
-            frames.send(out, Refused(place(error)))
+            frames.send(out, Refused(place(error, library.running if library else "")))
             library = None if isinstance(request, LoadLibrary) else library
 
 

@@ -38,6 +38,12 @@ class LibraryLoaded(msgspec.Struct, frozen=True, tag="loaded"):
     seconds: float
 
 
+class StepBegun(msgspec.Struct, frozen=True, tag="begun"):
+    """A ruleset is about to run: what is said of a step that never ends."""
+
+    ruleset: str
+
+
 class StepDone(msgspec.Struct, frozen=True, tag="step"):
     """One run of one ruleset: matches and seconds by rule, and the e-graph's size after it."""
 
@@ -64,4 +70,4 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     message: str
 
 
-Response = LibraryLoaded | StepDone | Saturated | Refused
+Response = LibraryLoaded | StepBegun | StepDone | Saturated | Refused

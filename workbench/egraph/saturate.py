@@ -21,6 +21,7 @@ from workbench.egraph.messages import (
     RuleInfo,
     Saturate,
     Saturated,
+    StepBegun,
     StepDone,
 )
 from workbench.egraph.rules import RuleFile
@@ -29,11 +30,13 @@ from workbench.errors import NotViableError, RuleError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one saturation: e-nodes, wall seconds, and bytes of address space of the child."""
+    """Of one saturation: e-nodes, wall seconds, and bytes of address space of the child. The child stops itself between
+    steps; one that does not within `grace_seconds` more is killed."""
 
     nodes: int = 2_000_000
     seconds: float = 120.0
     memory_bytes: int = 8 << 30
+    grace_seconds: float = 5.0
 
 
 class SaturationStopped(NotViableError):
@@ -68,12 +71,13 @@ class Saturator:
         Raises RuleError when egglog rejects it, SaturationStopped when a step had to be killed."""
         self._start()
         self._send(Saturate(program, self.limits.nodes, self.limits.seconds))
-        deadline = time.monotonic() + self.limits.seconds * 1.2 + 5
-        ruleset = ""
+        deadline = time.monotonic() + self.limits.seconds * 1.2 + self.limits.grace_seconds
+        doing = "while it read the program"
         while True:
-            match self._receive(deadline, ruleset):
+            match self._receive(deadline, doing):
+                case StepBegun(ruleset):
+                    doing = f"in ruleset '{ruleset}'"
                 case StepDone() as step:
-                    ruleset = step.ruleset
                     if on_step is not None:
                         on_step(step)
                 case Saturated() as result:
@@ -95,7 +99,7 @@ class Saturator:
             env={**os.environ, "LUMINAL_SATURATION_BYTES": str(self.limits.memory_bytes)},
         )
         self._send(LoadLibrary([(f.name, f.text) for f in self.files]))
-        match self._receive(time.monotonic() + 60, "library"):
+        match self._receive(time.monotonic() + 60, "while it loaded the rules"):
             case LibraryLoaded(rules):
                 self._rules = rules
             case Refused(message):
@@ -113,19 +117,18 @@ class Saturator:
     def _receive(self, deadline: float, doing: str) -> Response:
         assert self._process is not None
         assert self._process.stdout is not None
-        after = f"after ruleset '{doing}'" if doing else "at its first step"
         try:
             return self._decoder.decode(frames.receive(self._process.stdout, deadline))  # type: ignore[arg-type]
         except frames.TimedOut:
             self.close()
             raise SaturationStopped(
-                f"saturation was stopped {after}: one step ran past {self.limits.seconds:g} s", "raise --egg-seconds"
+                f"saturation was stopped {doing}: one step ran past {self.limits.seconds:g} s", "raise --egg-seconds"
             ) from None
         except frames.Closed:
             status = self._process.wait()
             self.close()
             raise SaturationStopped(
-                f"the saturation process died {after} (status {status})",
+                f"the saturation process died {doing} (status {status})",
                 f"its memory limit is {self.limits.memory_bytes >> 30} GiB",
             ) from None
 

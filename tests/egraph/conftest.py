@@ -1,0 +1,17 @@
+"""One saturation child for all tests of the e-graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from workbench.egraph.rules import read_library
+from workbench.egraph.saturate import Saturator
+
+
+@pytest.fixture(scope="session")
+def saturator() -> Iterator[Saturator]:
+    """The library as it ships."""
+    with Saturator(read_library()) as it:
+        yield it
