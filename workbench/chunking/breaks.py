@@ -78,11 +78,11 @@ def automatic_breaks(graph: Graph) -> list[int]:
     chain = [n for n in _dominator_chain(graph, heavy) if n not in products]
     cuts = _one_per_gap(graph, chain, cut_levels(graph, chain))
     segments = _segment_signatures(graph, heavy, cuts)
-    repeats = Counter(segments.values())
+    repeats: Counter[int | None] = Counter(segments.values())
     return [
         cut
         for i, cut in enumerate(cuts)
-        if repeats[segments.get(i, ())] > 1 or repeats[segments.get(i + 1, ())] > 1
+        if repeats[segments.get(i)] > 1 or repeats[segments.get(i + 1)] > 1
     ]
 
 
@@ -136,14 +136,16 @@ def _dominator_chain(graph: Graph, heavy: set[int]) -> list[int]:
     return chain
 
 
-def _segment_signatures(graph: Graph, heavy: set[int], cuts: list[int]) -> dict[int, tuple[object, ...]]:
-    """What is computed in each segment between cuts: its heavy primitives with shapes and layouts, without names."""
+def _segment_signatures(graph: Graph, heavy: set[int], cuts: list[int]) -> dict[int, int]:
+    """A number for what is computed in each segment between cuts: its heavy primitives with shapes and layouts, without
+    names. Equal segments have equal numbers."""
     levels = cut_levels(graph, cuts)
     parts: dict[int, list[object]] = {}
     for node in graph:
         if node.id in heavy:
             parts.setdefault(levels[node.id], []).append(_signature(node))
-    return {level: tuple(part) for level, part in parts.items()}
+    numbers: dict[tuple[object, ...], int] = {}
+    return {level: numbers.setdefault(tuple(part), len(numbers)) for level, part in parts.items()}
 
 
 def _signature(node: Node) -> object:
