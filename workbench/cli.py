@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from workbench import __version__
-from workbench.errors import InputError, WorkbenchError
+from workbench.errors import InputError, WorkbenchError, printable
 
 if TYPE_CHECKING:
     from workbench.session.spec import SessionSpec
@@ -38,20 +40,61 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     try:
         status = options.call(options)
+        sys.stdout.flush()
     except WorkbenchError as error:
-        print(f"luminal-tui: {error}", file=sys.stderr)
-        status = error.exit_status
+        status = _said(str(error), error.exit_status)
     except KeyboardInterrupt:
-        print("luminal-tui: interrupted", file=sys.stderr)
-        status = INTERRUPTED
+        status = _said("interrupted", INTERRUPTED)
     except BrokenPipeError:
         status = 0  # the reader of our output has seen enough
-        sys.stderr.close()
+    except MemoryError:
+        status = _said("out of memory", 2)
+    except OSError as error:
+        status = _said(f"{error.filename or 'the output'}: {error.strerror}", 2)
+    except Exception as error:
+        status = _said(f"internal error: {type(error).__name__}: {error} ({_kept_traceback()})", 2)
+    _drop_output()
     sys.exit(status)
 
 
+def _said(line: str, status: int) -> int:
+    with contextlib.suppress(OSError):
+        print(f"luminal-tui: {' '.join(line.split())}", file=sys.stderr)
+    return status
+
+
+def _kept_traceback() -> str:
+    """Where the traceback of the current exception is for a bug report."""
+    import traceback
+
+    from workbench.session.store import state_directory, write_file
+
+    path = state_directory() / "crash.txt"
+    try:
+        write_file(path, traceback.format_exc().encode(errors="backslashreplace"))
+    except WorkbenchError:
+        return "the traceback could not be kept"
+    return f"the traceback is in {path}"
+
+
+def _drop_output() -> None:
+    """What stdout could not take is not tried again when Python ends, which would add a message and change the
+    status."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one line, as everywhere."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"luminal-tui: {message} ({self.prog} --help lists the options)\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="luminal-tui",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -68,6 +111,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("model", metavar="MODEL", help="an .onnx file, or demo")
+    _import_options(command)
+
+
+def _import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--breaks", default="auto", metavar="MODE", help="auto, none, explicit, or a regex on names")
     command.add_argument(
         "--dim", action="append", default=[], metavar="NAME=VALUE", help="a named dimension's value to profile at"
@@ -86,7 +133,7 @@ def _rule_options(command: argparse.ArgumentParser) -> None:
 def _compile_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--target", default="auto", choices=("auto", "cpu", "cuda"))
     command.add_argument("--limit", type=_count, metavar="N", help="candidates per group")
-    command.add_argument("--seed", type=int, default=0, metavar="S")
+    command.add_argument("--seed", type=_whole, default=0, metavar="S")
     command.add_argument("--strategy", default="evolve", metavar="NAME", help="evolve or random")
     command.add_argument("--threads", type=_count, metavar="N", help="threads that kernels and BLAS may use")
     command.add_argument("--memory-limit", type=_count, metavar="BYTES", help="most intermediates a candidate may need")
@@ -94,18 +141,25 @@ def _compile_options(command: argparse.ArgumentParser) -> None:
     _rule_options(command)
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+def _whole(text: str, least: int = 0) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}")
     return value
 
 
+def _count(text: str) -> int:
+    return _whole(text, 1)
+
+
 def _spec(options: argparse.Namespace) -> SessionSpec:
-    from workbench.session.spec import DEFAULT_LIMIT, SessionSpec, parse_dims
+    from workbench.session.spec import DEFAULT_LIMIT, SessionSpec, checked, parse_dims
 
     given = vars(options)
-    return SessionSpec(
+    spec = SessionSpec(
         model=options.model,
         target=given.get("target", "auto"),
         limit=given.get("limit") or DEFAULT_LIMIT,
@@ -123,29 +177,34 @@ def _spec(options: argparse.Namespace) -> SessionSpec:
         artifacts=given.get("artifacts"),
         memory_limit=given.get("memory_limit"),
     )
+    return checked(spec)
 
 
 def _compile(options: argparse.Namespace) -> int:
     from workbench.session.headless import compile_report
 
     report, error = compile_report(_spec(options))
-    if options.json:
-        print(json.dumps(report))
-    elif report["groups"]:
-        from workbench.session.report import as_text
+    try:
+        if options.json:
+            print(json.dumps(report))
+        elif report["groups"]:
+            from workbench.session.report import as_text
 
-        print(as_text(report))
-    if error is not None:
-        raise error
+            print(as_text(report))
+    finally:
+        if error is not None:
+            raise error
     return 0
 
 
 def _run(options: argparse.Namespace) -> int:
     from workbench.session.headless import run_model
 
-    summary, ok = run_model(_spec(options), options.input, options.output, search_again=options.search)
+    summary, wrong = run_model(_spec(options), options.input, options.output, search_again=options.search)
     print(json.dumps(summary) if options.json else "\n".join(f"{k}: {v}" for k, v in summary.items()))
-    return 0 if ok else 1
+    if wrong is not None:
+        raise wrong
+    return 0
 
 
 def _rules(options: argparse.Namespace) -> int:
@@ -190,7 +249,6 @@ def _shown(value: object) -> str:
 def _sessions(options: argparse.Namespace) -> int:
     import time
 
-    from workbench.errors import printable
     from workbench.session.store import recent_sessions
 
     found = recent_sessions()
@@ -214,16 +272,17 @@ def _open(options: argparse.Namespace) -> int:
 
     from workbench.session.headless import find_session
 
+    target: object = None
+    if options.model is not None:
+        target = find_session(options.model)
+        if target is None and options.model != "demo" and not Path(options.model).exists():
+            raise InputError(
+                f"{printable(options.model)}: no such file or session", "luminal-tui sessions lists the sessions"
+            )
+        target = target or _spec(options)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WorkbenchError("the workbench needs a terminal", "luminal-tui compile MODEL runs without one")
-    if options.model is None:
-        return _app(None, options)
-    directory = find_session(options.model)
-    if directory is not None:
-        return _app(directory, options)
-    if options.model != "demo" and not Path(options.model).is_file():
-        raise InputError(f"{options.model}: no such file or session", "luminal-tui sessions lists the sessions")
-    return _app(_spec(options), options)
+    return _app(target, options)
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -237,7 +296,7 @@ def _attach(options: argparse.Namespace) -> int:
         return _app(live[0].directory, options)
     directory = find_session(options.session)
     if directory is None:
-        raise WorkbenchError(f"{options.session}: no such session", "luminal-tui sessions lists them")
+        raise WorkbenchError(f"{printable(options.session)}: no such session", "luminal-tui sessions lists them")
     return _app(directory, options)
 
 
@@ -255,11 +314,8 @@ def _app_options(command: argparse.ArgumentParser) -> None:
 
 
 def _setup_open(command: argparse.ArgumentParser) -> None:
-    _model_options(command)
-    command.set_defaults(model=None)
-    for action in command._actions:
-        if action.dest == "model":
-            action.nargs, action.required = "?", False
+    command.add_argument("model", metavar="MODEL|SESSION", nargs="?", help="an .onnx file, a session, or demo")
+    _import_options(command)
     _compile_options(command)
     _app_options(command)
 

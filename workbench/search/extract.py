@@ -85,7 +85,7 @@ class _Extraction:
         self.buffer_of: dict[int, int] = {}
         self.open: set[int] = set()
         self.local_of = {c: int(v[2:]) for v, c in self.snapshot.variables.items() if v.startswith("$t")}
-        self.memo: dict[tuple[int, tuple[Expr, ...]], Body] = {}
+        self.memo: dict[tuple[int, tuple[Expr, ...], tuple[int, ...]], Body] = {}
         self.extents: dict[str, int] = {}
         self.inlined: list[int] = []
 
@@ -186,16 +186,19 @@ class _Extraction:
 
     def _kernel_body(self, element: int, shape: tuple[int, ...]) -> tuple[Body, list[int]]:
         """The body over iteration `shape`; the buffers it loads are made first, since their kernels use this state."""
-        self._prepare_loads(element, set())
+        self._prepare_loads(element, set(), set())
         body = self.body(element, self._axes(shape), shape)
         if (size := _size(body, MAX_BODY)) > MAX_BODY:
             raise Rejected("kernel-size", f"a kernel body of {size} operations or more: too much is inlined")
         return body, self.inlined
 
-    def _prepare_loads(self, element: int, seen: set[int]) -> None:
-        if element in seen:
+    def _prepare_loads(self, element: int, done: set[int], path: set[int]) -> None:
+        """Make the buffers that an element needs; `path` leads to it, so that a choice that needs itself is seen."""
+        if element in done:
             return
-        seen.add(element)
+        if element in path:
+            raise Rejected("cycle", "the chosen e-nodes refer to each other in a circle")
+        path.add(element)
         node = self.space.node(self.genome, element)
         for child in self.snapshot.children(node):
             if child < 0:
@@ -204,13 +207,15 @@ class _Extraction:
                 case "IR":
                     self.buffer(child)
                 case "Elem":
-                    self._prepare_loads(child, seen)
+                    self._prepare_loads(child, done, path)
                 case _:
                     pass
+        path.discard(element)
+        done.add(element)
 
     def body(self, element: int, index: tuple[Expr, ...], space: Sequence[int]) -> Body:
         """The element expression at `index` of an iteration space of shape `space`."""
-        key = (element, index)
+        key = (element, index, tuple(space))  # a position in the space depends on its shape
         found = self.memo.get(key)
         if found is None:
             found = self.memo[key] = self._body(element, index, space)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
-from workbench.errors import SessionError
+from workbench.linefile import LineFile
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -48,11 +47,7 @@ class Ledger:
                     break
                 whole += len(line)
                 self._entries[entry.search, entry.genome] = entry
-        try:
-            self._file: IO[bytes] = path.open("ab")
-            self._file.truncate(whole)
-        except OSError as error:
-            raise SessionError(f"{path.name}: cannot be written: {error.strerror}") from None
+        self._file = LineFile(path, whole)
         self._encoder = msgspec.json.Encoder()
 
     def __len__(self) -> int:
@@ -64,11 +59,7 @@ class Ledger:
 
     def add(self, entry: Entry) -> None:
         """Record a candidate. Raises SessionError when the disk is full."""
-        try:
-            self._file.write(self._encoder.encode(entry) + b"\n")
-            self._file.flush()
-        except OSError as error:
-            raise SessionError(f"{self.path.name}: cannot be written: {error.strerror}") from None
+        self._file.append(self._encoder.encode(entry))
         self._entries[entry.search, entry.genome] = entry
 
     def close(self) -> None:

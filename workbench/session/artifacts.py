@@ -11,9 +11,24 @@ from workbench.ir import llir
 from workbench.ir.hlir import Graph, describe
 from workbench.ir.llir import Program
 from workbench.session.events import RuleRow
+from workbench.session.executable import Compiled
 from workbench.session.store import write_file
 
 DEFAULT_DIRECTORY = "luminal_artifacts"
+
+
+def write_all(
+    directory: Path, graph: Graph, chunk_of: Mapping[int, int], programs: Sequence[ChunkProgram], rules: bytes,
+    compiled: Compiled,
+) -> None:
+    """Everything about a finished compile. `chunk_of` maps HLIR nodes to chunks, `rules` is rule_stats.txt.
+
+    Raises SessionError when the directory cannot be written."""
+    write_hlir_dot(directory, graph, chunk_of)
+    write_programs(directory, programs)
+    write_file(directory / "rule_stats.txt", rules)
+    write_llir_dot(directory, compiled.program)
+    write_sources(directory, compiled.plan.sources, "ll")
 
 
 def write_hlir_dot(directory: Path, graph: Graph, chunk_of: Mapping[int, int]) -> None:

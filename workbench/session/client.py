@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -14,10 +16,13 @@ import msgspec
 
 from workbench.errors import SessionError
 from workbench.session import events as ev
-from workbench.session.spec import SessionSpec
+from workbench.session.spec import SessionSpec, checked
 from workbench.session.store import SessionStore, SessionSummary, new_session_directory, recent_sessions
 
 START_SECONDS = 30.0
+MAX_LINE = 1 << 26
+"""Bytes of the longest event."""
+ERRORS = "engine.err"
 
 __all__ = ["Client", "SessionSpec", "SessionSummary", "attach", "open_session", "recent_sessions", "start_engine"]
 
@@ -60,9 +65,9 @@ class ReplayClient:
         self.store.read_spec()
 
     async def events(self) -> AsyncIterator[ev.AnyEvent]:
-        """What was recorded."""
-        for line in self.store.read_events():
-            yield ev.decode(line)
+        """What was recorded. Raises SessionError for a damaged log."""
+        for event in await asyncio.to_thread(self.store.events):
+            yield event
 
     async def send(self, command: ev.AnyCommand) -> None:
         """See Client."""
@@ -92,8 +97,12 @@ class EngineClient(ReplayClient):
     async def events(self) -> AsyncIterator[ev.AnyEvent]:
         """See Client."""
         with contextlib.suppress(ConnectionError):
-            while line := await self._reader.readline():
-                yield ev.decode(line)
+            while (line := await self._reader.readline()).endswith(b"\n"):
+                try:
+                    event = ev.decode(line)
+                except msgspec.DecodeError as error:
+                    raise SessionError(f"the engine is of another version: {error}", "end it and open again") from None
+                yield event
 
     async def send(self, command: ev.AnyCommand) -> None:
         """See Client."""
@@ -117,7 +126,7 @@ async def attach(directory: Path) -> Client:
     if not store.is_live:
         return ReplayClient(directory)
     try:
-        reader, writer = await asyncio.open_unix_connection(store.socket_path(), limit=1 << 26)
+        reader, writer = await asyncio.open_unix_connection(store.socket_path(), limit=MAX_LINE)
     except (ConnectionError, FileNotFoundError):
         # the process that holds the session has no socket: a headless run, watched from its log
         return ReplayClient(directory)
@@ -125,15 +134,22 @@ async def attach(directory: Path) -> Client:
 
 
 async def start_engine(spec: SessionSpec) -> Client:
-    """Spawn an engine for `spec`, detached, and connect. Raises SessionError with what it said if it does not start."""
+    """Spawn an engine for `spec`, detached, and connect. Raises WorkbenchError when `spec` cannot be, or the engine
+    does not start: with what it said."""
+    spec = await asyncio.to_thread(checked, spec)
     directory = Path(spec.session).resolve() if spec.session else new_session_directory(spec.model)
     store = SessionStore(directory)
     store.acquire()
     try:
-        store.write_spec(msgspec.structs.replace(spec, session=str(directory)))
+        store.write_spec(msgspec.structs.replace(store.adopt(spec), session=str(directory)))
     finally:
         store.release()
-    return await _spawn(store)
+    try:
+        return await _spawn(store)
+    except SessionError:
+        if spec.session is None:
+            shutil.rmtree(directory, ignore_errors=True)  # nothing happened in it
+        raise
 
 
 async def open_session(directory: Path) -> Client:
@@ -146,26 +162,31 @@ async def open_session(directory: Path) -> Client:
 
 
 async def _spawn(store: SessionStore) -> Client:
-    with (store / "engine.err").open("wb") as errors:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "workbench.session.engine",
-            str(store.directory),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-        )
+    process = _detached(store)
     path = store.socket_path()
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        if process.returncode is not None:
-            said = (store / "engine.err").read_text(errors="replace").strip().splitlines()
-            raise SessionError(f"the engine did not start: {said[-1] if said else 'no word from it'}")
         with contextlib.suppress(ConnectionError, FileNotFoundError):
-            reader, writer = await asyncio.open_unix_connection(path, limit=1 << 26)
+            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE)
             return EngineClient(store.directory, reader, writer)
+        if process.poll() is not None:
+            said = (store / ERRORS).read_text(errors="replace").strip().splitlines()
+            raise SessionError(f"the engine did not start: {said[-1] if said else 'no word from it'}")
         await asyncio.sleep(0.05)
     process.kill()
-    raise SessionError(f"the engine did not answer within {START_SECONDS:g} s", f"see {store.directory}/engine.err")
+    raise SessionError(f"the engine did not answer within {START_SECONDS:g} s", f"see {store / ERRORS}")
+
+
+def _detached(store: SessionStore) -> subprocess.Popen[bytes]:
+    """The engine's process. Not asyncio's, which kills its processes when the loop ends."""
+    try:
+        with (store / ERRORS).open("wb") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "workbench.session.engine", str(store.directory)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise SessionError(f"the engine did not start: {error.filename}: {error.strerror}") from None

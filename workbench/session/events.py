@@ -300,8 +300,11 @@ def encode(event: Event) -> bytes:
 
 
 def decode(line: bytes) -> AnyEvent:
-    """The event of one line. Raises msgspec.ValidationError for anything else."""
-    return _DECODER.decode(line)
+    """The event of one line. Raises msgspec.DecodeError for anything else, and for the log of a newer version."""
+    event = _DECODER.decode(line)
+    if isinstance(event, SessionOpened) and event.version > VERSION:
+        raise msgspec.ValidationError(f"the log is of version {event.version}, this program reads up to {VERSION}")
+    return event
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
@@ -309,7 +312,8 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
 
 
 class Rerun(Command, frozen=True, kw_only=True, tag="rerun"):
-    """Do `stage` and all after it again: `search` (key r) or `saturate` (key s). `new_seed` draws a new seed (key n)."""
+    """Do `stage` and all after it again: `search` (key r) or `saturate` (key s). `new_seed` draws a new seed
+    (key n)."""
 
     stage: str = "search"
     new_seed: bool = False

@@ -11,9 +11,14 @@ import numpy as np
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, shape_values
 from workbench.ir.layout import show
-from workbench.ir.llir import Program
+from workbench.ir.llir import Buffer, Program
 from workbench.runtime.protocol import Loaded, Plan, Runtime
 from workbench.session.reference import check_inputs
+
+Arrays = Mapping[str, np.ndarray]
+"""Arrays by the name of an input or output."""
+KEPT = 16
+"""Values of the named dimensions for which code is kept; the oldest goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,9 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled:
+class Compiled:
+    """The whole program for given values of the named dimensions, and its loaded code."""
+
     program: Program
     plan: Plan
     loaded: Loaded
@@ -42,7 +49,9 @@ class Executable:
     stitched: Callable[[Mapping[str, int]], Program]
     """The whole program for given values of the named dimensions."""
     constant: Callable[[int], np.ndarray]
-    _compiled: dict[tuple[tuple[str, int], ...], _Compiled] = field(default_factory=dict)
+    _compiled: dict[tuple[tuple[str, int], ...], Compiled] = field(default_factory=dict)
+    _constants: dict[int, np.ndarray] = field(default_factory=dict)
+    """Flat data of Constant nodes, shared by all that is compiled."""
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -65,20 +74,26 @@ class Executable:
             result[node.op.name] = array.reshape(shape_values(node.shape, dims))
         return result
 
-    def compiled(self, dims: Mapping[str, int]) -> _Compiled:
+    def compiled(self, dims: Mapping[str, int]) -> Compiled:
         """The program, plan and loaded code for `dims`, made on first use."""
         key = tuple(sorted(dims.items()))
         found = self._compiled.get(key)
         if found is None:
             program = self.stitched(dims)
             plan = self.runtime.plan(program, custom_op_table(self.graph))
-            constants = {
-                b.id: np.ascontiguousarray(self.constant(b.source), b.dtype.numpy).reshape(-1)
-                for b in program.buffers
-                if b.role == "constant"
-            }
-            found = self._compiled[key] = _Compiled(program, plan, self.runtime.load(plan, constants))
+            constants = {b.id: self._constant(b) for b in program.buffers if b.role == "constant"}
+            found = Compiled(program, plan, self.runtime.load(plan, constants))
+            while len(self._compiled) >= KEPT:
+                del self._compiled[next(iter(self._compiled))]
+            self._compiled[key] = found
         return found
+
+    def _constant(self, buffer: Buffer) -> np.ndarray:
+        known = self._constants.get(buffer.source)
+        if known is None:
+            known = np.ascontiguousarray(self.constant(buffer.source), buffer.dtype.numpy).reshape(-1)
+            self._constants[buffer.source] = known
+        return known
 
     def _bindings(self, program: Program, inputs: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
         bindings: dict[int, np.ndarray] = {}

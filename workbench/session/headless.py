@@ -2,86 +2,104 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.errors import WorkbenchError, printable
-from workbench.ir.dtype import from_numpy
-from workbench.runtime.compare import compare, default_tolerance
+from workbench.errors import InputError, WorkbenchError, printable
+from workbench.session import events as ev
 from workbench.session import known
+from workbench.session.artifacts import DEFAULT_DIRECTORY
 from workbench.session.progress import Progress
-from workbench.session.reference import read_expected
+from workbench.session.reference import by_role, check_expected, read_arrays
 from workbench.session.report import build_report
 from workbench.session.saturation import digest_of
 from workbench.session.session import CompileSession, Stopped
 from workbench.session.spec import SessionSpec
-from workbench.session.store import SPEC, sessions_directory, write_file
+from workbench.session.store import SPEC, check_writable, sessions_directory, write_file
+from workbench.session.verification import WrongResult, compare_outputs
+
+
+class Interrupted(WorkbenchError):
+    """Ctrl-C."""
+
+    exit_status = 130
+
+
+@contextmanager
+def _opened(spec: SessionSpec) -> Iterator[CompileSession]:
+    """A session with progress on stderr; Ctrl-C ends it with a word on how to go on."""
+    progress = Progress()
+    with CompileSession(spec, on_event=progress) as session:
+        try:
+            yield session
+        except Stopped:
+            raise WorkbenchError("cancelled") from None
+        except KeyboardInterrupt:
+            with contextlib.suppress(WorkbenchError):
+                session.emit(ev.Cancelled(stage=session.view.stage))
+            raise Interrupted("interrupted", f"go on with --session {session.store.directory}") from None
+        finally:
+            progress.close()
 
 
 def compile_report(spec: SessionSpec) -> tuple[dict[str, Any], WorkbenchError | None]:
     """Compile with progress on stderr. The report, as far as it got, and the error that ended it.
 
-    Errors before the session is open are raised."""
-    progress = Progress()
-    with CompileSession(spec, on_event=progress) as session:
+    Errors before the session is open are raised, and so is Interrupted."""
+    with _opened(spec) as session:
         error: WorkbenchError | None = None
         try:
             session.run()
         except WorkbenchError as raised:
             error = raised
-        except KeyboardInterrupt:
-            session.cancel()
-            directory = session.store.directory
-            raise WorkbenchError("interrupted", f"go on with --session {directory}") from None
-        finally:
-            progress.close()
-        directory = Path(session.spec.artifacts or "luminal_artifacts")
+        directory = Path(session.spec.artifacts or DEFAULT_DIRECTORY)
         return build_report(session.view, session.spec, session.store.directory, directory), error
 
 
-def run_model(spec: SessionSpec, source: str, destination: str, *, search_again: bool) -> tuple[dict[str, Any], bool]:
+def run_model(
+    spec: SessionSpec, source: str, destination: str, *, search_again: bool
+) -> tuple[dict[str, Any], WrongResult | None]:
     """Execute a model on the inputs of an .npz, write the outputs to another, compare where `out_NAME` are given.
 
-    What is known from earlier searches is used unless `search_again`. Returns a summary, and whether all is right.
+    What is known from earlier searches is used unless `search_again`. Returns a summary, and what is wrong.
     Raises InputError for inputs that do not fit, before anything is compiled."""
-    from workbench.session.reference import check_inputs
-
-    given = read_expected(Path(source))
-    progress = Progress()
-    with CompileSession(spec, on_event=progress) as session:
-        try:
-            session.import_model()
-            _, dims = check_inputs(session.graph, given.inputs)
-            session.graph.dims.update({n: v for n, v in dims.items() if n not in spec.dims})
+    arrays = read_arrays(Path(source))
+    _check_destination(Path(destination))
+    with _opened(spec) as session, session.told():
+        graph = session.import_model()
+        given = by_role(arrays, graph, Path(source).name)
+        dims = check_expected(graph, given)
+        if all(spec.dims.get(name, value) == value for name, value in dims.items()):
+            graph.dims.update(dims)
             session.expected = given
-            session.split()
-            if search_again or not _recall(session):
-                session.saturate()
-                session.search()
-            executable = session.stitch()
-            outputs = executable.run(given.inputs)
-        except Stopped:
-            raise WorkbenchError("cancelled") from None
-        finally:
-            progress.close()
-    _write_npz(Path(destination), outputs)
-    ok, worst = True, 0.0
-    for name, array in given.outputs.items():
-        if name not in outputs:
-            raise WorkbenchError(f"{source}: the model has no output '{printable(name)}'")
-        dtype = from_numpy(outputs[name].dtype)
-        assert dtype is not None
-        tolerance = default_tolerance(dtype)
-        right, _, relative = compare(outputs[name], array, tolerance.rtol, tolerance.atol_scale)
-        ok, worst = ok and right, max(worst, relative)
+        session.split()
+        if search_again or not _recall(session):
+            session.saturate()
+            session.search()
+        outputs = session.stitch().run(given.inputs)
+        ok, _, worst = compare_outputs(outputs, given.outputs)
+        _write_npz(Path(destination), outputs)
+        session.emit(ev.SessionFinished(ok=ok, seconds=session.view.now, report=""))
     summary: dict[str, Any] = {"outputs": {printable(n): list(a.shape) for n, a in outputs.items()}}
     if given.outputs:
         summary["matches_expected"] = ok
         summary["max_rel_err"] = worst
-    return summary, ok
+    if ok:
+        return summary, None
+    return summary, WrongResult(f"the outputs differ from those in {printable(source)}: relative error {worst:.3g}")
+
+
+def _check_destination(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"{path}: a directory, not a file to write outputs to")
+    check_writable(path.parent)
 
 
 def _recall(session: CompileSession) -> bool:
@@ -97,23 +115,22 @@ def _recall(session: CompileSession) -> bool:
 
 
 def _write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """As np.savez, which takes names as keywords: an output called `file` would not do."""
     data = io.BytesIO()
-    np.savez(data, **arrays)  # type: ignore[arg-type]
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
     write_file(path, data.getvalue())
 
 
 def rules_report(spec: SessionSpec) -> dict[str, Any]:
     """Saturate only: the `rules --json` object."""
-    progress = Progress()
-    with CompileSession(spec, on_event=progress) as session:
-        try:
-            session.import_model()
-            session.split()
-            session.saturate()
-        except Stopped:
-            raise WorkbenchError("cancelled") from None
-        finally:
-            progress.close()
+    with _opened(spec) as session, session.told():
+        session.library()
+        session.import_model()
+        session.split()
+        session.saturate()
         report = build_report(session.view, session.spec, session.store.directory, session.store.directory)
     groups = [{k: v for k, v in g.items() if k != "search"} for g in report["groups"]]
     return {"model": report["model"], "target": report["target"], "groups": groups}
@@ -144,6 +161,7 @@ def rule_table(report: dict[str, Any]) -> str:
 def find_session(name: str) -> Path | None:
     """The session directory that `name` stands for: a path, or the name of a default session."""
     for candidate in (Path(name), sessions_directory() / name):
-        if (candidate / SPEC).is_file():
-            return candidate
+        with contextlib.suppress(OSError):  # longer than a name may be, or not ours to look into
+            if (candidate / SPEC).is_file():
+                return candidate
     return None

@@ -59,7 +59,7 @@ def inspect_model(spec: SessionSpec, scratch: Path) -> dict[str, Any]:
     )
     graph = imported.graph
     imported_at = time.perf_counter()
-    chunks, programs, groups = split_and_group(graph, spec.breaks)
+    chunks, _, groups = split_and_group(graph, spec.breaks)
     result["graph"] = {
         "onnx_nodes": imported.onnx_nodes,
         "nodes": len(graph),
@@ -71,7 +71,11 @@ def inspect_model(spec: SessionSpec, scratch: Path) -> dict[str, Any]:
         "breaks": [printable(c.begins_at) for c in chunks[1:]],
         "chunks": len(chunks),
         "groups": [
-            {"representative": g.representative, "members": list(g.members), "nodes": len(chunks[g.representative].nodes)}
+            {
+                "representative": g.representative,
+                "members": list(g.members),
+                "nodes": len(chunks[g.representative].nodes),
+            }
             for g in groups
         ],
         "node_names": [printable(n.label) for n in graph if n.label and n.operands],

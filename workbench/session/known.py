@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from loguru import logger
 
 from workbench.chunking import Group
 from workbench.egraph.snapshot import Snapshot, SnapshotData
+from workbench.errors import SessionError
 from workbench.search.space import Genome, build_space
 from workbench.session import events as ev
 from workbench.session.saturation import GroupEGraph
@@ -34,25 +36,32 @@ def _path(group: Group, rules_digest: str, target: str, dims: Mapping[str, int])
 
 
 def remember(group: Group, saturated: GroupEGraph, target: str, dims: Mapping[str, int], best: GroupBest) -> None:
-    """Keep `best` unless a faster one is known. Raises SessionError when it cannot be written."""
+    """Keep `best` unless a faster one is known. Where it cannot be written, that is logged: only reuse is lost."""
     path = _path(group, saturated.rules_digest, target, dims)
     old = _read(path)
     if old is not None and old.ms <= best.ms:
         return
     snapshot = saturated.space.snapshot.data
     known = _Known(snapshot, "$root", best.genome, best.ms, best.first_ms, saturated.event)
-    write_file(path, msgspec.msgpack.encode(known))
+    try:
+        write_file(path, msgspec.msgpack.encode(known))
+    except SessionError as error:
+        logger.warning("the best of group {} is not kept for later runs: {}", group.index, error)
 
 
-def recall(group: Group, rules_digest: str, target: str, dims: Mapping[str, int]) -> tuple[GroupEGraph, GroupBest] | None:
+def recall(
+    group: Group, rules_digest: str, target: str, dims: Mapping[str, int]
+) -> tuple[GroupEGraph, GroupBest] | None:
     """The e-graph and best genome known for a group, or None."""
     known = _read(_path(group, rules_digest, target, dims))
     if known is None:
         return None
     space = build_space(Snapshot(known.snapshot), known.root)
     event = msgspec.structs.replace(known.event, group=group.index)
-    if len(known.genome) != len(space.genes):
-        return None
+    if len(known.genome) != len(space.genes) or any(
+        not 0 <= choice < len(space.options[gene]) for choice, gene in zip(known.genome, space.genes, strict=True)
+    ):
+        return None  # written by another version
     return GroupEGraph(event, space, rules_digest), GroupBest(known.genome, known.ms, known.first_ms)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -46,14 +47,17 @@ class Progress:
     def close(self) -> None:
         """Take the bar away."""
         if self._drawn:
-            self.stream.write("\r\x1b[2K")
-            self.stream.flush()
             self._drawn = False
+            self._write("\r\x1b[2K")
 
     def _line(self, text: str) -> None:
         self.close()
-        self.stream.write(f"{printable(text, 400)}\n")
-        self.stream.flush()
+        self._write(f"{printable(text, 400)}\n")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads on; that is no reason to stop the work
+            self.stream.write(text)
+            self.stream.flush()
 
     def _search_line(self, group: int) -> str:
         search = self.view.search[group]
@@ -73,6 +77,5 @@ class Progress:
         bar = f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{total}" if total else ""
         text = f"{view.stage or 'working'} {bar} {view.now:.1f} s"
         width = shutil.get_terminal_size().columns - 1
-        self.stream.write("\r\x1b[2K" + text[:width])
-        self.stream.flush()
+        self._write("\r\x1b[2K" + text[:width])
         self._drawn = True

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from loguru import logger
 
-from workbench.errors import InputError, printable
+from workbench.errors import InputError, WorkbenchError, printable
 from workbench.ir import expr as ex
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, Node, shape_values
@@ -27,29 +30,111 @@ class Expected:
     origin: str
 
 
-def read_expected(path: Path) -> Expected:
-    """Arrays of an .npz: `in_NAME` and `out_NAME`, or plain input names.
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """`values` are the interpreter's, flat, by HLIR node: chunk boundaries and model outputs, for `inputs` by name."""
 
-    Raises InputError when it cannot be read."""
+    inputs: dict[str, np.ndarray]
+    values: dict[int, np.ndarray]
+
+
+_UNREADABLE = (OSError, ValueError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+"""What np.load and the archive's lazy members raise for files that are damaged or something else."""
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by name. Raises InputError when it cannot be read or holds pickled objects."""
+    shown = printable(str(path))
     try:
-        with np.load(path, allow_pickle=False) as data:
-            arrays = {name: data[name] for name in data.files}
+        data = np.load(path, allow_pickle=False)
+        if not isinstance(data, np.lib.npyio.NpzFile):
+            raise InputError(f"{shown}: one array, not an .npz of named ones", "np.savez writes them")
+        with data:
+            return {name: data[name] for name in data.files}
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: not an .npz file of plain arrays: {error}") from None
-    outputs = {name[4:]: a for name, a in arrays.items() if name.startswith("out_")}
+        raise InputError(f"{shown}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{shown}: a directory, not an .npz file") from None
+    except PermissionError as error:
+        raise InputError(f"{shown}: cannot be read: {error.strerror}") from None
+    except _UNREADABLE as error:
+        reason = printable(str(error).partition("\n")[0]) or type(error).__name__
+        raise InputError(f"{shown}: not an .npz file of plain arrays: {reason}") from None
+
+
+def by_role(arrays: Mapping[str, np.ndarray], graph: Graph, origin: str) -> Expected:
+    """Which arrays are inputs and which outputs: `in_NAME` and `out_NAME`, or plain input names. Where every input of
+    the model is there under its plain name, names are taken as they stand, whatever they begin with."""
+    named = _input_nodes(graph)
+    outputs = {name[4:]: a for name, a in arrays.items() if name.startswith("out_") and name not in named}
     inputs = {name[3:]: a for name, a in arrays.items() if name.startswith("in_")}
-    if not inputs:
-        inputs = {name: a for name, a in arrays.items() if name not in outputs}
-    return Expected(inputs, outputs, path.name)
+    if not inputs or all(name in arrays for name in named):
+        inputs = {name: a for name, a in arrays.items() if name in named or not name.startswith("out_")}
+    return Expected(inputs, outputs, origin)
+
+
+def find_expected(graph: Graph, model: Path, asked_for: str | None, fixed: Mapping[str, int]) -> Expected | None:
+    """Inputs and outputs to verify against: the file asked for, or one beside the model of the same name if it fits.
+    Named dimensions that are not `fixed` take the values that its inputs have.
+
+    Raises InputError when the file asked for does not fit the model or what is fixed."""
+    if asked_for is not None:
+        found = by_role(read_arrays(Path(asked_for)), graph, Path(asked_for).name)
+        adopt_dims(graph, found, fixed)
+        return found
+    beside = model.with_suffix(".npz")
+    if not beside.exists():
+        return None
+    try:
+        found = by_role(read_arrays(beside), graph, beside.name)
+        adopt_dims(graph, found, fixed)
+    except WorkbenchError as error:
+        logger.warning("{} is not used: {}", beside.name, error)
+        return None
+    return found
+
+
+def adopt_dims(graph: Graph, found: Expected, fixed: Mapping[str, int]) -> None:
+    """Let named dimensions take the values that `found` has. Raises InputError where those differ from `fixed`, and
+    as `check_expected`."""
+    dims = check_expected(graph, found)
+    for name, value in dims.items():
+        if fixed.get(name, value) != value:
+            raise InputError(f"{found.origin} gives dimension '{name}' the value {value}, --dim {fixed[name]}")
+    graph.dims.update(dims)
+
+
+def check_expected(graph: Graph, found: Expected) -> dict[str, int]:
+    """The values of the named dimensions in `found`. Raises InputError where names, shapes or dtypes do not fit."""
+    _, dims = check_inputs(graph, found.inputs)
+    shapes = {name: shape_values(graph[i].shape, dims) for name, i in output_nodes(graph).items()}
+    for name, array in found.outputs.items():
+        if name not in shapes:
+            raise InputError(f"{found.origin}: the model has no output '{printable(name)}'")
+        if array.shape != shapes[name]:
+            raise InputError(
+                f"{found.origin}: output '{printable(name)}' has shape {list(array.shape)}, the model gives "
+                f"{list(shapes[name])}"
+            )
+    return dims
+
+
+def output_nodes(graph: Graph) -> dict[str, int]:
+    """The model's outputs: HLIR node by name."""
+    nodes = (graph[i] for i in graph.outputs)
+    return {n.op.name: n.id for n in nodes if isinstance(n.op, ops.Output)}
+
+
+def _input_nodes(graph: Graph) -> dict[str, Node]:
+    nodes = (graph[i] for i in graph.inputs)
+    return {n.op.name: n for n in nodes if isinstance(n.op, ops.Input)}
 
 
 def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """The model's inputs, checked, and the values that they give the named dimensions.
 
     Raises InputError for a missing or unknown name, a wrong rank, shape or dtype."""
-    nodes = {n.op.name: n for n in (graph[i] for i in graph.inputs) if isinstance(n.op, ops.Input)}
+    nodes = _input_nodes(graph)
     missing = [n for n in nodes if n not in inputs]
     unknown = [n for n in inputs if n not in nodes]
     if missing or unknown:

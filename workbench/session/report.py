@@ -14,10 +14,14 @@ from workbench.session.view import SessionView
 
 
 def build_report(view: SessionView, spec: SessionSpec, session: Path, artifacts: Path) -> dict[str, Any]:
-    """The object that `compile --json` prints; keys that a stage did not reach are null."""
+    """The object that `compile --json` prints; keys that a stage did not reach are null. In the timeline, `earlier` is
+    time in stages that were done again since: by a rerun, or by going on after the process was stopped."""
     opened = view.opened
     groups = [_group(view, g.index) for g in view.groups]
-    attributed = sum(view.timeline.values())
+    timeline = dict(view.timeline)
+    if view.earlier:
+        timeline["earlier"] = view.earlier
+    attributed = sum(timeline.values())
     total = view.now
     report: dict[str, Any] = {
         "model": spec.model,
@@ -31,7 +35,7 @@ def build_report(view: SessionView, spec: SessionSpec, session: Path, artifacts:
         "groups": groups,
         "verify": None,
         "latency_ms": None,
-        "timeline": [{"stage": s, "seconds": round(t, 6)} for s, t in view.timeline.items()],
+        "timeline": [{"stage": s, "seconds": round(t, 6)} for s, t in timeline.items()],
         "unattributed_seconds": round(max(0.0, total - attributed), 6),
         "total_seconds": round(total, 6),
         "peak_rss_mb": round(peak_rss_mb(), 1),
@@ -143,7 +147,8 @@ def as_text(report: dict[str, Any]) -> str:
             f"{latency['runs']} runs)"
         )
     stages = "  ".join(f"{t['stage']} {t['seconds']:.2f}" for t in report["timeline"])
-    lines.append(f"  seconds: {stages}  other {report['unattributed_seconds']:.2f}  total {report['total_seconds']:.2f}")
+    other, total = report["unattributed_seconds"], report["total_seconds"]
+    lines.append(f"  seconds: {stages}  other {other:.2f}  total {total:.2f}")
     lines.append(f"  session {report['session']}")
     return "\n".join(lines)
 

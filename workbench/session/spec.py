@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterable
 
 import msgspec
 
-from workbench.errors import WorkbenchError
+from workbench.errors import ModelError, WorkbenchError, printable
 
 DEMO = "demo"
 DEFAULT_LIMIT = 120
@@ -16,8 +18,8 @@ DEFAULT_LIMIT = 120
 class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is a path, or `demo`. `limit` is candidates per group; `breaks` is auto, none, explicit or a regular
     expression on node names; `dims` gives named dimensions their representative values. `rules` are directories added
-    to the library, `egg` one that replaces it. `expected` is an .npz with `in_NAME` and `out_NAME` arrays. `session` and
-    `artifacts` are directories, chosen where None."""
+    to the library, `egg` one that replaces it. `expected` is an .npz with `in_NAME` and `out_NAME` arrays. `session`
+    and `artifacts` are directories, chosen where None."""
 
     model: str = DEMO
     target: str = "auto"
@@ -41,12 +43,77 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """HLIR nodes at which the user turned a break on or off."""
 
 
+def checked(spec: SessionSpec) -> SessionSpec:
+    """`spec`, when work can start with it: types are right, names are known, numbers are in range.
+
+    Raises WorkbenchError, before anything is on disk."""
+    from workbench.runtime import TARGETS
+    from workbench.search.strategies import STRATEGIES
+
+    try:
+        spec = msgspec.convert(msgspec.to_builtins(spec, enc_hook=os.fspath), SessionSpec)
+        msgspec.json.encode(spec)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise WorkbenchError(f"options: {error}") from None
+    except UnicodeEncodeError as error:
+        raise WorkbenchError(f"'{printable(str(error.object))}' is not a name in UTF-8", "rename it") from None
+    if spec.strategy not in STRATEGIES:
+        raise WorkbenchError(f"--strategy: '{printable(spec.strategy)}' is not one of {', '.join(STRATEGIES)}")
+    if spec.target not in TARGETS:
+        raise WorkbenchError(f"--target: '{printable(spec.target)}' is not one of {', '.join(TARGETS)}")
+    for name, value, least in (
+        ("limit", spec.limit, 1),
+        ("seed", spec.seed, 0),
+        ("threads", spec.threads, 1),
+        ("memory-limit", spec.memory_limit, 1),
+    ):
+        if value is not None and value < least:
+            raise WorkbenchError(f"--{name}: {value} is less than {least}")
+    if spec.model != DEMO:
+        _check_file(spec.model)
+    return spec
+
+
+def _check_file(path: str) -> None:
+    shown = printable(path)
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise ModelError(f"no such file: {shown}") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}") from None
+    if stat.S_ISDIR(mode):
+        raise ModelError(f"{shown} is a directory, not an ONNX file")
+    if not stat.S_ISREG(mode):
+        raise ModelError(f"{shown} is not a regular file")
+
+
+def placed(spec: SessionSpec) -> SessionSpec:
+    """`spec` with absolute paths: what is kept on disk means the same from any directory."""
+
+    def absolute(path: str | None) -> str | None:
+        return None if path is None else os.path.abspath(path)
+
+    return msgspec.structs.replace(
+        spec,
+        model=spec.model if spec.model == DEMO else os.path.abspath(spec.model),
+        rules=tuple(os.path.abspath(path) for path in spec.rules),
+        egg=absolute(spec.egg),
+        expected=absolute(spec.expected),
+        session=absolute(spec.session),
+        artifacts=absolute(spec.artifacts),
+    )
+
+
 def parse_dims(items: Iterable[str]) -> dict[str, int]:
     """`NAME=VALUE` items as a mapping. Raises WorkbenchError for anything else."""
     dims: dict[str, int] = {}
     for item in items:
-        found = re.fullmatch(r"([^=]+)=(\d+)", item)
+        found = re.fullmatch(r"([^=]+)=([0-9]{1,18})", item)
         if not found or int(found.group(2)) < 1:
-            raise WorkbenchError(f"--dim: '{item}' is not NAME=VALUE with a whole number of at least 1")
-        dims[found.group(1)] = int(found.group(2))
+            shown = printable(item, 60)
+            raise WorkbenchError(f"--dim: '{shown}' is not NAME=VALUE with a whole number of at least 1")
+        name, value = found.group(1), int(found.group(2))
+        if dims.setdefault(name, value) != value:
+            raise WorkbenchError(f"--dim: '{printable(name, 60)}' is given twice, as {dims[name]} and {value}")
     return dims

@@ -21,7 +21,7 @@ import msgspec
 
 from workbench.errors import SessionError
 from workbench.session import events as ev
-from workbench.session.spec import SessionSpec
+from workbench.session.spec import SessionSpec, placed
 
 EVENTS, CANDIDATES, SPEC, REPORT, LOCK, LOG = (
     "events.jsonl",
@@ -61,7 +61,10 @@ def new_session_directory(model: str) -> Path:
     base = sessions_directory()
     _make_private(base)
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path(tempfile.mkdtemp(prefix=f"{stamp}-{stem}-", dir=base))
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{stamp}-{stem}-", dir=base))
+    except OSError as error:
+        raise SessionError(f"{base}: cannot be written: {error.strerror}", "choose a --session directory") from None
 
 
 def _make_private(path: Path) -> None:
@@ -97,11 +100,18 @@ class SessionStore:
                 f"{self.directory}: this session is live (process {owner or 'unknown'})",
                 f"luminal-tui attach {self.directory}",
             ) from None
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
         self._lock = handle
-        for name in ("chunks", "snapshots"):
-            _make_private(self / name)
+        try:
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+            for name in ("chunks", "snapshots"):
+                _make_private(self / name)
+        except OSError as error:
+            self.release()
+            raise SessionError(f"{self / LOCK}: cannot be written: {error.strerror}") from None
+        except SessionError:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Give the lock back."""
@@ -138,8 +148,36 @@ class SessionStore:
             raise SessionError(f"{self.directory}: {SPEC} is damaged: {error}") from None
 
     def write_spec(self, spec: SessionSpec) -> None:
-        """Record the spec."""
-        self.write(SPEC, msgspec.json.encode(spec))
+        """Record the spec, its paths made absolute."""
+        self.write(SPEC, msgspec.json.encode(placed(spec)))
+
+    def adopt(self, spec: SessionSpec) -> SessionSpec:
+        """`spec` as this directory goes on with it: its reruns and toggled breaks stay.
+
+        Raises SessionError when other work was begun here."""
+        if not (self / EVENTS).exists():
+            return spec
+        old, new = self.read_spec(), placed(spec)
+        changed = [f for f in ("model", "breaks", "dims", "rules", "egg") if getattr(old, f) != getattr(new, f)]
+        if changed:
+            raise SessionError(
+                f"{self.directory}: this session was started with another {' and '.join(changed)}",
+                "use another --session directory",
+            )
+        return msgspec.structs.replace(spec, run=old.run, toggled=old.toggled)
+
+    def events(self) -> list[ev.AnyEvent]:
+        """What was recorded. Raises SessionError for a damaged line, and for a log of a newer version."""
+        found: list[ev.AnyEvent] = []
+        for number, line in enumerate(self.read_events(), 1):
+            try:
+                found.append(ev.decode(line))
+            except (msgspec.DecodeError, ValueError) as error:  # ValueError: not UTF-8
+                raise SessionError(
+                    f"{self / EVENTS}:{number}: cannot be read: {error}",
+                    "it is damaged, or a newer luminal-tui wrote it",
+                ) from None
+        return found
 
     def read_events(self) -> list[bytes]:
         """Lines of the event log; a torn last line is left out."""
@@ -177,14 +215,33 @@ class SessionStore:
     def summary(self) -> SessionSummary:
         """The session in one line."""
         spec = self.read_spec()
-        status = "running" if self.is_live else "stopped"
-        if status == "stopped":
-            last = self.read_events()[-1:]
-            if last and b'"session_finished"' in last[0]:
-                status = "finished"
-            elif last and b'"failed"' in last[0]:
-                status = "failed"
+        status = "running" if self.is_live else _STATUS.get(self._last_word(), "stopped")
         return SessionSummary(self.directory, spec.model, spec.target, status, (self / SPEC).stat().st_mtime)
+
+    def _last_word(self) -> str:
+        """The type of the last event that is not of the log, as far as the end of the file tells."""
+        try:
+            with (self / EVENTS).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                data = file.read()
+        except OSError:
+            return ""
+        for line in reversed(data[: data.rfind(b"\n") + 1].splitlines()):
+            try:
+                kind = msgspec.json.decode(line, type=_Kind).type
+            except (msgspec.DecodeError, ValueError):
+                return ""
+            if kind != "log":
+                return kind
+        return ""
+
+
+class _Kind(msgspec.Struct):
+    type: str = ""
+
+
+_STATUS = {"session_finished": "finished", "failed": "failed"}
+TAIL_BYTES = 64 << 10
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -200,12 +257,21 @@ def write_file(path: Path, data: bytes) -> None:
         raise SessionError(f"{path}: cannot be written: {error.strerror}") from None
 
 
+def check_writable(directory: Path) -> None:
+    """Raises SessionError when `write_file` cannot work in `directory`, which need not be there yet. Writes nothing."""
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise SessionError(f"{directory}: cannot be written: {nearest} is not a directory")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise SessionError(f"{directory}: cannot be written: no permission in {nearest}")
+
+
 def recent_sessions(limit: int = 50) -> list[SessionSummary]:
     """Default sessions, newest first."""
     found: list[SessionSummary] = []
     base = sessions_directory()
     if base.is_dir():
         for directory in base.iterdir():
-            with contextlib.suppress(SessionError, OSError):
+            with contextlib.suppress(SessionError, OSError):  # the rest of the list is worth more than the reason
                 found.append(SessionStore(directory).summary())
     return sorted(found, key=lambda s: -s.started)[:limit]

@@ -62,6 +62,8 @@ class SessionView:
     stage_started_at: float = 0.0
     progress: tuple[int, int] | None = None
     timeline: dict[str, float] = field(default_factory=dict)
+    earlier: float = 0.0
+    """Seconds in stages that were done again since."""
     seed: int = 0
     paused: bool = False
     cancelled: bool = False
@@ -78,6 +80,8 @@ class SessionView:
                     self.__init__()  # type: ignore[misc]
                     self.log = log
                 else:
+                    if self.stage:  # the process before ended in the middle of it
+                        self.earlier += self.now - self.stage_started_at
                     self._forget("import")
                 self.opened, self.seed, self.now = event, event.seed, max(self.now, event.at)
             case ev.StageStarted():
@@ -144,10 +148,11 @@ class SessionView:
     def _forget(self, stage: str) -> None:
         """Drop everything that `stage` and the stages after it produced."""
         first = ev.STAGES.index(stage)
-        self.finished = self.failure = None
+        self.finished = self.failure = self.progress = None
         self.cancelled = self.paused = False
+        self.stage = self.stage_detail = ""
         for name in ev.STAGES[first:]:
-            self.timeline.pop(name, None)
+            self.earlier += self.timeline.pop(name, 0.0)
         self.verified = self.measured = self.stitched = None
         self.search = {}
         if first <= ev.STAGES.index("saturate"):

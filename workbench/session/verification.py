@@ -1,0 +1,55 @@
+"""Whether the executable is right, and how fast it is."""
+
+from __future__ import annotations
+
+import sys
+
+from workbench.errors import NotViableError, printable
+from workbench.ir.dtype import from_numpy
+from workbench.ir.hlir import Graph
+from workbench.runtime.compare import compare, default_tolerance
+from workbench.session import events as ev
+from workbench.session.executable import Arrays, Executable
+from workbench.session.reference import Expected, Reference, output_nodes
+
+LARGEST = sys.float_info.max
+"""Stands for an infinite error in events and reports: JSON has no infinity."""
+
+
+class WrongResult(NotViableError):
+    """The compiled model does not compute what it should."""
+
+
+def compare_outputs(got: Arrays, wanted: Arrays) -> tuple[bool, float, float]:
+    """(all right, largest absolute error, largest error relative to its output's largest value); of both errors the
+    worst over the outputs in `wanted`, each judged by the tolerance of its dtype."""
+    ok, worst, relative = True, 0.0, 0.0
+    for name, array in wanted.items():
+        dtype = from_numpy(got[name].dtype)
+        assert dtype is not None
+        tolerance = default_tolerance(dtype)
+        right, absolute, scaled = compare(got[name], array, tolerance.rtol, tolerance.atol_scale)
+        ok, worst, relative = ok and right, max(worst, absolute), max(relative, scaled)
+    return ok, min(worst, LARGEST), min(relative, LARGEST)
+
+
+def verify(graph: Graph, executable: Executable, reference: Reference, expected: Expected | None) -> ev.Verified:
+    """One run held against the interpreter, and against expected outputs where they are given."""
+    got = executable.run(reference.inputs)
+    checks = [compare_outputs(got, {name: reference.values[i] for name, i in output_nodes(graph).items()})]
+    origin = "interpreter"
+    if expected and expected.outputs:
+        origin = f"interpreter and {printable(expected.origin)}"
+        checks.append(compare_outputs(got, expected.outputs))
+    oks, absolutes, relatives = zip(*checks, strict=True)
+    return ev.Verified(ok=all(oks), max_abs_err=max(absolutes), max_rel_err=max(relatives), reference=origin)
+
+
+def measure(executable: Executable, reference: Reference) -> ev.Measured:
+    """The latency of whole runs, and of each kernel."""
+    latency = executable.measure(reference.inputs)
+    rows = [
+        ev.KernelRow(name, calls, ms, flops / max(ms, 1e-9) / 1e6, size / max(ms, 1e-9) / 1e6)
+        for name, calls, ms, flops, size in executable.kernel_profile(reference.inputs)
+    ]
+    return ev.Measured(median=latency.median, p20=latency.p20, p80=latency.p80, runs=latency.runs, kernels=rows)
