@@ -27,9 +27,14 @@ from workbench.egraph.messages import (
     Saturated,
     StepBegun,
     StepDone,
+    XrayBegun,
+    XrayRefused,
+    XrayRequest,
+    XrayResult,
 )
 from workbench.egraph.schedule import schedule_for
 from workbench.egraph.snapshot import Builder, SnapshotData
+from workbench.egraph.xray import NotAskable, Parsed, xray
 
 bindings: Any = egglog.bindings
 """Commands are looked at by kind; the stubs' unions only stand in the way."""
@@ -38,12 +43,20 @@ PRIMITIVE_SORTS = {"i64", "String", "f64", "bool"}
 
 
 class Library:
-    """An e-graph with the rule library loaded; programs run between push and pop."""
+    """An e-graph with the rule library loaded; programs run between push and pop.
+
+    The program saturated last stays until the next one, for questions about it."""
 
     def __init__(self, files: list[tuple[str, str]]) -> None:
         self.egraph = bindings.EGraph(no_decomp=True)
         self.egraph.set_report_level(bindings.TimeOnly())
         self.rules: list[RuleInfo] = []
+        self.parsed: dict[str, Parsed] = {}
+        self.kept = ""
+        """The text of the program whose saturated e-graph is there; '' for none."""
+        self.fired: dict[str, int] = {}
+        """Matches by rule, of that program."""
+        self._pushed = False
         self.facts: set[str] = set()
         self.running = ""
         """The ruleset whose step has begun."""
@@ -51,6 +64,20 @@ class Library:
             commands = self.egraph.parse_program(text, name)
             line_starts = [m.end() for m in re.finditer(b"\n", text.encode())]  # spans count bytes
             self.egraph.run_program(*[self._named(c, name, line_starts) for c in commands])
+
+    def begin(self) -> None:
+        """Make room for a program: drop the one before."""
+        self.end()
+        self.fired = {}
+        self.egraph.run_program(*self.egraph.parse_program("(push)", "push"))
+        self._pushed = True
+
+    def end(self) -> None:
+        """Drop the program that is there."""
+        self.kept = ""
+        if self._pushed:
+            self._pushed = False
+            self.egraph.run_program(*self.egraph.parse_program("(pop)", "pop"))
 
     def _named(self, command: Any, file: str, line_starts: list[int]) -> Any:
         """The command, with a rule that has no name (or one already taken) named after its place; rules are noted."""
@@ -74,9 +101,12 @@ class Library:
         name = rule.name or place
         if isinstance(command, bindings.BiRewriteCommand):
             # egglog reports the two directions apart
-            self.rules += [RuleInfo(f"{name}{arrow}", ruleset, file, line) for arrow in ("=>", "<=")]
+            for arrow in ("=>", "<="):
+                self.rules.append(RuleInfo(f"{name}{arrow}", ruleset, file, line))
+                self.parsed[f"{name}{arrow}"] = Parsed(command, file, line, backwards=arrow == "<=")
         else:
             self.rules.append(RuleInfo(name, ruleset, file, line))
+            self.parsed[name] = Parsed(command, file, line)
         if rule.name:
             return command
         if isinstance(command, bindings.RuleCommand):
@@ -108,19 +138,49 @@ class _Clock:
 def saturate(library: Library, request: Saturate, out: BinaryIO) -> Saturated:
     """Run the schedule, sending a StepDone after each step; stop at a limit with what was reached."""
     began = time.perf_counter()
-    egraph = library.egraph
-    clock = _Clock(egraph)
-    clock.run(*egraph.parse_program("(push)", "push"))
-    try:
-        clock.run(*egraph.parse_program(request.program, "program.egg"))
-        stopped = _run_schedule(library, request, clock, out, began)
-        snapshot = take_snapshot(egraph, library.facts)
-    finally:
-        clock.run(*egraph.parse_program("(pop)", "pop"))
+    clock, stopped = _saturated(library, request, out, began)
+    snapshot = take_snapshot(library.egraph, library.facts)
     return Saturated(snapshot, clock.engine_seconds, time.perf_counter() - began, stopped)
 
 
-def _run_schedule(library: Library, request: Saturate, clock: _Clock, out: BinaryIO, began: float) -> str:
+def _saturated(
+    library: Library, request: Saturate | XrayRequest, out: BinaryIO, began: float
+) -> tuple[_Clock, str]:
+    """Run the program and the schedule, and keep the e-graph."""
+    clock = _Clock(library.egraph)
+    library.begin()
+    try:
+        clock.run(*library.egraph.parse_program(request.program, "program.egg"))
+        stopped = _run_schedule(library, request, clock, out, began)
+    except BaseException:
+        library.end()
+        raise
+    library.kept = request.program
+    return clock, stopped
+
+
+def answer_xray(library: Library, request: XrayRequest, out: BinaryIO) -> XrayResult | XrayRefused:
+    """X-ray a rule, sending each premise as it is counted; the program is saturated first unless it just was."""
+    if library.kept != request.program:
+        _saturated(library, request, out, time.perf_counter())
+    fired = library.fired.get(request.rule, 0)
+    frames.send(out, XrayBegun(fired))
+    try:
+        result = xray(
+            library.egraph,
+            library.parsed,
+            library.facts,
+            request.rule,
+            request.node,
+            request.seconds,
+            lambda premise: frames.send(out, premise),
+        )
+    except NotAskable as error:
+        return XrayRefused(str(error))
+    return msgspec.structs.replace(result, fired=fired)
+
+
+def _run_schedule(library: Library, request: Saturate | XrayRequest, clock: _Clock, out: BinaryIO, began: float) -> str:
     egraph = library.egraph
     step = 0
     runs: dict[str, list[Any]] = {}
@@ -138,6 +198,8 @@ def _run_schedule(library: Library, request: Saturate, clock: _Clock, out: Binar
                 report = output.report
                 changed |= report.updated
                 matches = {n: m for n, m in report.num_matches_per_rule.items() if m}
+                for rule, count in matches.items():
+                    library.fired[rule] = library.fired.get(rule, 0) + count
                 seconds = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
                 sizes: Any = egraph.run_program(*size)[0]
                 nodes = sum(n for _, n in sizes.sizes)
@@ -232,7 +294,10 @@ def main() -> None:
                 frames.send(out, LibraryLoaded(library.rules, time.perf_counter() - began))
             else:
                 assert library is not None
-                frames.send(out, saturate(library, request, out))
+                if isinstance(request, XrayRequest):
+                    frames.send(out, answer_xray(library, request, out))
+                else:
+                    frames.send(out, saturate(library, request, out))
         except frames.Closed:
             return
         except MemoryError:

@@ -21,7 +21,21 @@ class Saturate(msgspec.Struct, frozen=True, tag="saturate"):
     max_seconds: float
 
 
-Request = LoadLibrary | Saturate
+class XrayRequest(msgspec.Struct, frozen=True, tag="xray"):
+    """X-ray `rule` on the saturated e-graph of `program`, for all e-classes or for that of the global variable `node`.
+
+    The e-graph of the program saturated last is used again; else the program is saturated first, within the limits.
+    `seconds` bounds the X-ray alone."""
+
+    program: str
+    rule: str
+    node: str | None
+    max_nodes: int
+    max_seconds: float
+    seconds: float
+
+
+Request = LoadLibrary | Saturate | XrayRequest
 
 
 class RuleInfo(msgspec.Struct, frozen=True):
@@ -64,10 +78,56 @@ class Saturated(msgspec.Struct, frozen=True, tag="saturated"):
     stopped: str
 
 
+class XrayBegun(msgspec.Struct, frozen=True, tag="xray_begun"):
+    """The e-graph is there; what follows is within the X-ray's own time."""
+
+    fired: int
+    """Matches of the rule while the program was saturated."""
+
+
+class PremiseCount(msgspec.Struct, frozen=True, tag="premise"):
+    """One premise of a rule, as its source has it. `matches` is what `counts` says, of the premises up to this one;
+    None where the X-ray stopped before it."""
+
+    text: str
+    matches: int | None
+    counts: str
+
+
+class XrayResult(msgspec.Struct, frozen=True, kw_only=True, tag="xrayed"):
+    """The funnel of a rule. `first_failing` is the place, from 0, of the first premise that no binding survives; for
+    it, `wanted` is the part that fails first, `at` where in the premise that is, `found_instead` what stands there,
+    under `binding`, one that survived the premises before. With a `node`, the variable `root` was bound to its e-class.
+    `stopped` says why it ended early."""
+
+    rule: str
+    file: str
+    line: int
+    node: str | None
+    root: str
+    premises: list[PremiseCount]
+    first_failing: int | None
+    wanted: str = ""
+    at: str = ""
+    found_instead: str = ""
+    binding: dict[str, str] = {}
+    stopped: str = ""
+    fired: int = 0
+    seconds: float = 0.0
+
+
+class XrayRefused(msgspec.Struct, frozen=True, tag="xray_refused"):
+    """The question makes no sense; `message` says why. The child goes on."""
+
+    message: str
+
+
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """egglog rejected the text; `message` begins with file:line."""
 
     message: str
 
 
-Response = LibraryLoaded | StepBegun | StepDone | Saturated | Refused
+Response = (
+    LibraryLoaded | StepBegun | StepDone | Saturated | XrayBegun | PremiseCount | XrayResult | XrayRefused | Refused
+)

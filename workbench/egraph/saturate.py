@@ -16,6 +16,7 @@ from workbench import frames
 from workbench.egraph.messages import (
     LibraryLoaded,
     LoadLibrary,
+    PremiseCount,
     Refused,
     Response,
     RuleInfo,
@@ -23,9 +24,17 @@ from workbench.egraph.messages import (
     Saturated,
     StepBegun,
     StepDone,
+    XrayBegun,
+    XrayRefused,
+    XrayRequest,
+    XrayResult,
 )
 from workbench.egraph.rules import RuleFile
-from workbench.errors import NotViableError, RuleError
+from workbench.errors import InputError, NotViableError, RuleError, printable
+
+XRAY_SECONDS = 2.0
+XRAY_GRACE_SECONDS = 0.25
+"""What the child may take beyond its time to say where it stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +94,53 @@ class Saturator:
                 case Refused(message):
                     self.close()  # a failing rule leaves partial writes
                     raise RuleError(message)
-                case LibraryLoaded():
-                    raise AssertionError("the library was loaded already")
+                case answer:
+                    raise AssertionError(f"{type(answer).__name__} is no answer to a program")
+
+    def xray(
+        self, program: str, rule: str, node: str | None = None, seconds: float = XRAY_SECONDS
+    ) -> XrayResult:
+        """The funnel of a rule's premises on the saturated e-graph of `program`, for all e-classes or for that of the
+        global variable `node`. The program is saturated again unless the child just did.
+
+        Past `seconds` (the saturation apart) it ends with what was counted, and the child is ended too where it does
+        not stop. Raises InputError for a rule or a node that is not there, and what `saturate` raises."""
+        info = next((r for r in self.rules if r.name == rule), None)
+        if info is None:
+            raise InputError(f"there is no rule '{printable(rule)}'")
+        self._send(XrayRequest(program, rule, node, self.limits.nodes, self.limits.seconds, seconds))
+        deadline = time.monotonic() + self.limits.seconds * 1.2 + self.limits.grace_seconds
+        doing, asking, fired = "while it read the program", False, 0
+        counted: list[PremiseCount] = []
+        while True:
+            try:
+                answer = self._receive(deadline, doing)
+            except SaturationStopped:
+                if not asking:
+                    raise
+                word = f"premise {len(counted) + 1} took more than {seconds:g} s or too much memory, and was ended"
+                return XrayResult(
+                    rule=rule, file=info.file, line=info.line, node=node, root="", premises=counted,
+                    first_failing=None, stopped=word, fired=fired, seconds=seconds,
+                )  # fmt: skip
+            match answer:
+                case StepBegun(ruleset):
+                    doing = f"in ruleset '{ruleset}'"
+                case StepDone():
+                    pass
+                case XrayBegun(fired):
+                    asking, deadline = True, time.monotonic() + seconds + XRAY_GRACE_SECONDS
+                case PremiseCount():
+                    counted.append(answer)
+                case XrayResult():
+                    return answer
+                case XrayRefused(message):
+                    raise InputError(message)
+                case Refused(message):
+                    self.close()
+                    raise RuleError(message)
+                case _:
+                    raise AssertionError(f"{type(answer).__name__} is no answer to an X-ray")
 
     def _start(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -108,7 +162,7 @@ class Saturator:
             case _:
                 raise AssertionError("the child answers a load with its rules")
 
-    def _send(self, message: LoadLibrary | Saturate) -> None:
+    def _send(self, message: LoadLibrary | Saturate | XrayRequest) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(frames.Closed):  # the answer says what happened

@@ -1,0 +1,268 @@
+"""The X-ray of a rule: how many bindings survive its premises one after another, and why none survives the first that
+stops them all.
+
+Runs in the saturation child on the e-graph just saturated, between push and pop. The bindings that survive the first k
+premises are the rows of a table; the next table is made by a rule that joins it with the next premise, subsumed e-nodes
+included, since the rule may have been looking when they were not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+import egglog.bindings
+
+from workbench.egraph.diagnosis import Binding, diagnose
+from workbench.egraph.messages import PremiseCount, XrayResult
+from workbench.egraph.premises import Premise, Premises, fact_variables, premises_of, sides, sorts_of
+from workbench.egraph.tables import Tables
+from workbench.errors import printable
+
+bindings: Any = egglog.bindings
+
+MOST_BINDINGS = 1_000_000
+"""A premise after which more than these would be left is not evaluated where that can be told before."""
+MOST_TRIED = 200
+"""Surviving bindings that are looked at for the reason."""
+MOST_SORTS = 64
+"""Ways tried to give sorts to variables that no function tells the sort of."""
+OWN = "xray-"
+
+
+class NotAskable(Exception):
+    """The question makes no sense; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A rule of the library as egglog parsed it; `backwards` is one direction of a two-way rewrite."""
+
+    command: Any
+    file: str
+    line: int
+    backwards: bool = False
+
+
+def xray(
+    egraph: Any,
+    rules: Mapping[str, Parsed],
+    facts: set[str],
+    name: str,
+    node: str | None,
+    seconds: float,
+    on_premise: Callable[[PremiseCount], None],
+) -> XrayResult:
+    """The funnel of rule `name`, of all e-classes or with its root bound to the global variable `node`.
+
+    `on_premise` hears of each premise once it is counted. Past `seconds`, or before a cross product of more than
+    MOST_BINDINGS, it stops with what was counted. Raises NotAskable."""
+    began = time.perf_counter()
+    rule = rules.get(name)
+    if rule is None:
+        raise NotAskable(f"there is no rule '{printable(name)}'")
+    funnel = _Funnel(egraph, facts, premises_of(rule.command, rule.backwards), node)
+    premises = funnel.parts.premises
+    counted: list[PremiseCount] = []
+    stopped = ""
+    failing: int | None = None
+    wanted = at = found = ""
+    binding: dict[str, str] = {}
+    egraph.run_program(*egraph.parse_program("(push)", "xray"))
+    try:
+        funnel.begin()
+        for place, premise in enumerate(premises):
+            if failing is None and not stopped:
+                stopped = funnel.too_many(place)
+                if not stopped and time.perf_counter() - began > seconds:
+                    stopped = f"stopped before premise {place + 1}: over {seconds:g} s"
+            if stopped:
+                matches: int | None = None
+            elif failing is None:
+                matches = funnel.narrow(place)
+            else:
+                matches = 0
+            counted.append(PremiseCount(premise.text, matches, funnel.counts(place)))
+            on_premise(counted[-1])
+            if matches == 0 and failing is None:
+                failing = place
+        if failing is not None:
+            wanted, at, found, binding = _reason(funnel, failing, argument_names(rules.values()))
+    finally:
+        egraph.run_program(*egraph.parse_program("(pop)", "xray"))
+    return XrayResult(
+        rule=name,
+        file=rule.file,
+        line=rule.line,
+        node=node,
+        root=funnel.root if node else "",
+        premises=counted,
+        first_failing=failing,
+        wanted=wanted,
+        at=at,
+        found_instead=found,
+        binding=binding,
+        stopped=stopped,
+        seconds=time.perf_counter() - began,
+    )
+
+
+class _Funnel:
+    """The tables of surviving bindings, one per premise, on an e-graph that is pushed."""
+
+    def __init__(self, egraph: Any, facts: set[str], parts: Premises, node: str | None) -> None:
+        self.egraph = egraph
+        self.facts = facts
+        self.parts = parts
+        self.node = node
+        self.tables = Tables(egraph, facts)
+        signatures = self.tables.signatures()
+        self.sorts = sorts_of((p.fact for p in parts.premises), signatures)
+        self.all_sorts = sorted({s for f in signatures.values() for s in (*f.inputs, f.output) if "@" not in s})
+        self.root = self._root(node) if node is not None else ""
+        self.bound: list[tuple[str, ...]] = [(self.root,) if self.root else ()]
+        """The variables of each table, in the order of its columns."""
+        self.sizes = [1]
+        self.names = [f"{OWN}0"]
+        self.made = 0
+
+    def _root(self, node: str) -> str:
+        located = self.tables.variable(node)
+        if located is None:
+            raise NotAskable(f"{printable(node, 40)} is no node of this program")
+        for variable in self.parts.roots:
+            if self.sorts.get(variable) == located[0]:
+                return variable
+        kinds = ", ".join(dict.fromkeys(s for v in self.parts.roots if (s := self.sorts.get(v))))
+        raise NotAskable(f"{node} is of sort {located[0]}, and the rule's variables are of {kinds or 'no sort'}")
+
+    def begin(self) -> None:
+        """Make the table before the first premise: nothing bound, or the root bound to the node."""
+        sort = self.sorts.get(self.root, "")
+        self._run(f"(relation {OWN}0 ({sort})) ({OWN}0 {self.node or ''})")
+
+    def counts(self, place: int) -> str:
+        """What the number of premise `place` counts."""
+        before = self.bound[0]
+        names = tuple(dict.fromkeys((*before, *(v for p in self.parts.premises[: place + 1] for v in _names(p)))))
+        shown = ", ".join(n for n in names if n != self.root)
+        at = f" with {self.root} at {self.node}" if self.root else ""
+        return f"distinct bindings of {shown}{at}" if shown else f"whether it holds (1 or 0){at}"
+
+    def too_many(self, place: int) -> str:
+        """A word where premise `place` shares no variable with what is bound and the product would be too large."""
+        names = _names(self.parts.premises[place])
+        if place == 0 or not names or set(names) & set(self.bound[-1]):
+            return ""
+        rows = max((len(t.rows) for s in sides(self.parts.premises[place].fact) if (t := self._table(s))), default=0)
+        if self.sizes[-1] * rows <= MOST_BINDINGS:
+            return ""
+        return (
+            f"stopped before premise {place + 1}: it shares no variable with those before it, "
+            f"and {self.sizes[-1]:,} x {rows:,} bindings are a cross product too large to count"
+        )
+
+    def _table(self, side: Any) -> Any:
+        return self.tables.table(side.name) if isinstance(side, bindings.Call) else None
+
+    def narrow(self, place: int) -> int:
+        """Join the last table with premise `place`; the number of bindings that survive."""
+        premise, known = self.parts.premises[place], self.bound[-1]
+        columns = tuple(dict.fromkeys((*known, *_names(premise))))
+        unknown = [c for c in columns if c not in self.sorts]
+        failure: BaseException | None = None
+        for guess in islice(product(self.all_sorts, repeat=len(unknown)), MOST_SORTS):
+            sorts = {**self.sorts, **dict(zip(unknown, guess, strict=True))}
+            self.made += 1
+            name = f"{OWN}{self.made}"
+            try:
+                size = self._join(self.names[-1], name, premise, known, columns, sorts)
+            except bindings.EggSmolError as error:
+                failure = error
+                continue
+            self.sorts = sorts
+            self.bound.append(columns)
+            self.sizes.append(size)
+            self.names.append(name)
+            return size
+        raise NotAskable(f"premise {place + 1} cannot be asked by itself: {printable(str(failure), 200)}")
+
+    def _join(
+        self,
+        before: str,
+        after: str,
+        premise: Premise,
+        known: Sequence[str],
+        columns: Sequence[str],
+        sorts: Mapping[str, str],
+    ) -> int:
+        self._run(f"(relation {after} ({' '.join(sorts[c] for c in columns)})) (ruleset {after}-rules)")
+        span = bindings.EgglogSpan(bindings.SrcFile("xray", ""), 0, 0)
+
+        def call(table: str, names: Sequence[str]) -> Any:
+            return bindings.Call(span, table, [bindings.Var(span, n) for n in names])
+
+        body = [bindings.Fact(call(before, known)), premise.fact]
+        head = [bindings.Expr_(span, call(after, columns))]
+        rule = bindings.Rule(span, head, body, f"{after}-rule", f"{after}-rules", include_subsumed=True)
+        self.egraph.run_program(bindings.RuleCommand(rule))
+        self._run(f"(run-schedule (run {after}-rules))")
+        return int(self._run(f"(print-size {after})")[0].size)
+
+    def _run(self, text: str) -> list[Any]:
+        return list(self.egraph.run_program(*self.egraph.parse_program(text, "xray")))
+
+    def survivors(self) -> list[Binding]:
+        """Some of the bindings before the last premise."""
+        columns = self.bound[-2]
+        if not columns:
+            return [{}]
+        rows = self.egraph.freeze().functions[self.names[-2]].rows
+        return [
+            {c: (self.sorts[c], v) for c, v in zip(columns, row.inputs, strict=True)} for row in rows[:MOST_TRIED]
+        ]
+
+
+def _names(premise: Premise) -> list[str]:
+    return fact_variables(premise.fact)
+
+
+def _reason(
+    funnel: _Funnel, failing: int, names: Mapping[tuple[str, int], str]
+) -> tuple[str, str, str, dict[str, str]]:
+    """What was wanted, where, what stands there, and under which binding."""
+    survivors = funnel.survivors()
+    result = diagnose(funnel.tables, funnel.parts.premises[failing].fact, survivors, names)
+    shown = {v: funnel.tables.show(*value, depth=1) for v, value in result.binding.items()}
+    if result.holds or not result.findings:
+        return funnel.parts.premises[failing].text, "", "nothing of the kind", shown
+    first = result.findings[0]
+    alike = [f.found for f in result.findings if (f.wanted, f.at) == (first.wanted, first.at)]
+    found = "; or ".join(dict.fromkeys(alike))
+    left = result.more + len(result.findings) - len(alike)
+    if left:
+        found += f"; and {left} more attempts that got as far"
+    return first.wanted, first.at, found, shown
+
+
+def argument_names(rules: Iterable[Parsed]) -> dict[tuple[str, int], str]:
+    """What the rules themselves mostly call each argument of the functions that have many, by (function, place)."""
+    seen: dict[tuple[str, int], Counter[str]] = {}
+
+    def look(expression: Any) -> None:
+        if not isinstance(expression, bindings.Call):
+            return
+        for place, argument in enumerate(expression.args, 1):
+            if isinstance(argument, bindings.Var) and len(expression.args) > 3 and argument.name.startswith("?"):
+                seen.setdefault((expression.name, place), Counter())[argument.name.lstrip("?")] += 1
+            look(argument)
+
+    for rule in rules:
+        for premise in premises_of(rule.command, rule.backwards).premises:
+            for side in sides(premise.fact):
+                look(side)
+    return {key: names.most_common(1)[0][0] for key, names in seen.items()}
