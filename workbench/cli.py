@@ -215,6 +215,18 @@ def _rules(options: argparse.Namespace) -> int:
     return 0
 
 
+def _xray(options: argparse.Namespace) -> int:
+    import tempfile
+    from pathlib import Path
+
+    from workbench.session.xray import as_text, xray_model
+
+    with tempfile.TemporaryDirectory() as scratch:
+        found = xray_model(_spec(options), options.rule, options.node, options.group, Path(scratch))
+    print(json.dumps(found) if options.json else as_text(found))
+    return 0
+
+
 def _inspect(options: argparse.Namespace) -> int:
     import tempfile
     from pathlib import Path
@@ -339,6 +351,15 @@ def _setup_rules(command: argparse.ArgumentParser) -> None:
     _rule_options(command)
 
 
+def _setup_xray(command: argparse.ArgumentParser) -> None:
+    _model_options(command)
+    command.add_argument("--rule", required=True, metavar="NAME", help="its name, or FILE:LINE where it has none")
+    command.add_argument("--node", metavar="N", help="an HLIR node id as the graph pane shows it, or $tN of a program")
+    command.add_argument("--group", type=_whole, metavar="G", help="the group to ask in")
+    command.add_argument("--rules", action="append", default=[], metavar="DIR", help="more rules")
+    command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
+
+
 def _setup_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -355,6 +376,7 @@ COMMANDS: dict[
     "compile": (_compile, "compile a model and print the report", _setup_compile),
     "run": (_run, "compile a model, or reuse the best known, and execute it", _setup_run),
     "rules": (_rules, "saturate only, and print the rule table", _setup_rules),
+    "xray": (_xray, "how far a rule's premises hold, and what stops the first that fails", _setup_xray),
     "inspect": (_inspect, "operator coverage, shapes, breaks and groups, without compiling", _model_options),
     "devices": (_devices, "what can run kernels here", _setup_json),
     "sessions": (_sessions, "recent sessions", _setup_json),

@@ -61,9 +61,7 @@ class _Exhausted(Exception):
     """Enough was looked at."""
 
 
-def diagnose(
-    tables: Tables, fact: Any, survivors: list[Binding], names: Mapping[tuple[str, int], str]
-) -> Diagnosis:
+def diagnose(tables: Tables, fact: Any, survivors: list[Binding], names: Mapping[tuple[str, int], str]) -> Diagnosis:
     """Why `fact` holds under none of the bindings. `names` gives arguments of functions a name.
 
     `holds` when as far as can be told it does: a primitive that is not known here decides."""

@@ -222,9 +222,7 @@ class _Funnel:
         if not columns:
             return [{}]
         rows = self.egraph.freeze().functions[self.names[-2]].rows
-        return [
-            {c: (self.sorts[c], v) for c, v in zip(columns, row.inputs, strict=True)} for row in rows[:MOST_TRIED]
-        ]
+        return [{c: (self.sorts[c], v) for c, v in zip(columns, row.inputs, strict=True)} for row in rows[:MOST_TRIED]]
 
 
 def _names(premise: Premise) -> list[str]:

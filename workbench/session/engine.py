@@ -25,6 +25,7 @@ from workbench.errors import SessionError, WorkbenchError, printable
 from workbench.session import events as ev
 from workbench.session.session import CompileSession, Stopped
 from workbench.session.store import SessionStore
+from workbench.session.xray import XrayDesk
 
 IDLE_SECONDS = 3600.0
 MAX_BACKLOG = 64 << 20
@@ -52,6 +53,7 @@ class Engine:
         self.session = CompileSession(spec)
         self.history: list[bytes] = self.store.read_events()
         self.session.on_event = self._on_event
+        self.xrays = XrayDesk(self.session)
 
     def run(self) -> None:
         """Serve until told to shut down or idle for long. Raises SessionError when there can be no socket."""
@@ -59,6 +61,7 @@ class Engine:
         try:
             self.loop.run_until_complete(self._serve())
         finally:
+            self.xrays.close()
             self.session.close()
 
     def _on_event(self, event: ev.AnyEvent) -> None:
@@ -162,6 +165,8 @@ class Engine:
             case ev.ToggleBreak(node=node):
                 self.session.check_break(node)
                 self._ask(command)
+            case ev.Xray():
+                self.xrays.ask(command)
 
     def _ask(self, command: ev.Rerun | ev.ToggleBreak | None) -> None:
         """Queue work for the session thread; it takes the place of the running one."""

@@ -250,6 +250,42 @@ class Failed(Event, frozen=True, kw_only=True, tag="failed"):
     hint: str = ""
 
 
+class PremiseRow(msgspec.Struct, frozen=True):
+    """One premise of a rule as written. `matches` is how many of what `counts` says survive the premises up to this
+    one; None where the X-ray stopped before it."""
+
+    text: str
+    matches: int | None
+    counts: str
+
+
+class XrayDone(Event, frozen=True, kw_only=True, tag="xray_done"):
+    """A rule's premises on the saturated e-graph of a group; with a `node`, the rule's variable `root` is bound to its
+    e-class (`variable` in the program). `first_failing` is the place, from 0, of the first premise that nothing
+    survives: `wanted` is the part of it that fails first, `place` where that is, `found_instead` what stands there,
+    under `binding`, one that survived the premises before. `fired` counts matches in the saturation. `stopped` says why
+    the counting ended early, `error` why the question has no answer; `note` is what else to know."""
+
+    rule: str
+    file: str = ""
+    line: int = 0
+    group: int
+    node: int | None = None
+    variable: str | None = None
+    root: str = ""
+    premises: list[PremiseRow] = []
+    first_failing: int | None = None
+    wanted: str = ""
+    place: str = ""
+    found_instead: str | None = None
+    binding: dict[str, str] = {}
+    fired: int = 0
+    stopped: str = ""
+    note: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+
 class LogLine(Event, frozen=True, kw_only=True, tag="log"):
     level: str
     module: str
@@ -286,6 +322,7 @@ AnyEvent = (
     | Resumed
     | Cancelled
     | Failed
+    | XrayDone
     | LogLine
     | SessionFinished
 )
@@ -333,11 +370,20 @@ class ToggleBreak(Command, frozen=True, kw_only=True, tag="toggle_break"):
     node: int
 
 
+class Xray(Command, frozen=True, kw_only=True, tag="xray"):
+    """X-ray `rule` in `group`, at HLIR node `node` or at all e-classes; answered by XrayDone, whose `rule` and `node`
+    are those asked for."""
+
+    rule: str
+    group: int | None = None
+    node: int | None = None
+
+
 class Shutdown(Command, frozen=True, kw_only=True, tag="shutdown"):
     """End the engine process once the running step is over."""
 
 
-AnyCommand = Rerun | TogglePause | Cancel | ToggleBreak | Shutdown
+AnyCommand = Rerun | TogglePause | Cancel | ToggleBreak | Xray | Shutdown
 _COMMAND_DECODER = msgspec.json.Decoder(AnyCommand)
 
 

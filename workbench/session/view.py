@@ -56,6 +56,8 @@ class SessionView:
     verified: ev.Verified | None = None
     measured: ev.Measured | None = None
     failure: ev.Failed | None = None
+    xray: ev.XrayDone | None = None
+    """The last answer about a rule."""
     finished: ev.SessionFinished | None = None
     stage: str = ""
     stage_detail: str = ""
@@ -139,6 +141,8 @@ class SessionView:
                 self.cancelled, self.paused, self.stage = True, False, ""
             case ev.Failed():
                 self.failure, self.stage = event, ""
+            case ev.XrayDone():
+                self.xray = event
             case ev.LogLine():
                 self.log.append(event)
                 del self.log[:-2000]
