@@ -20,6 +20,7 @@ from workbench.tui.scene import Scene
 from workbench.tui.screens.log import LogScreen
 from workbench.tui.screens.open import OpenScreen
 from workbench.tui.screens.workbench import WorkbenchScreen
+from workbench.tui.screens.xray import XrayScreen
 from workbench.tui.theme import THEMES, default_theme
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class WorkbenchApp(App[None]):
         """Show the scene on whichever screens are there, in one write to the terminal."""
         with self.batch_update():
             self._bench.paint(self.scene)
-            if isinstance(self.screen, LogScreen):
+            if isinstance(self.screen, LogScreen | XrayScreen):
                 self.screen.paint(self.scene)
 
     def summaries(self) -> Sequence[SessionSummary]:
@@ -124,8 +125,8 @@ class WorkbenchApp(App[None]):
         else:
             await self.leave()
 
-    async def ask(self, command: AnyCommand, said: str) -> None:
-        """Send a command to the engine and say so, or say why it cannot be sent."""
+    async def ask(self, command: AnyCommand, said: str) -> bool:
+        """Send a command to the engine and say so, or say why it cannot be sent. Whether it was."""
         client = self.scene.client
         if client is None:
             self.toast("No session is open; o opens one.")
@@ -139,7 +140,10 @@ class WorkbenchApp(App[None]):
             except (OSError, WorkbenchError) as error:
                 self.toast(f"The engine did not take it: {error}", "error")
             else:
-                self.toast(said)
+                if said:
+                    self.toast(said)
+                return True
+        return False
 
     def copy(self, text: str) -> None:
         """Put text on the clipboard of the terminal, and in the session's copied.txt for terminals without one."""

@@ -78,11 +78,27 @@ KEYS = (
     ),
     Key("right", "right", "right", "Scroll right; in the graph: unfold", "move", shown="→", palette=False),
     Key("fold", "enter", "fold", "Fold or unfold; on 'more': show more nodes", "graph", palette=False, hint=True),
+    Key(
+        "xray_node",
+        "x",
+        "X-ray",
+        "Why a rule does not fire at the selected node: pick the rule, see which premise fails and what stands there",
+        "graph",
+        hint=True,
+    ),
     Key("next_match", "enter,full_stop", "next match", "Go to the next match of the search", "program", shown="."),
     Key("previous_match", "comma", "previous match", "Go to the previous match of the search", "program", shown=","),
     Key("sort_left", "<", "sort left", "Sort by the column to the left", "rules", hint=True),
     Key("sort_right", ">", "sort right", "Sort by the column to the right", "rules", hint=True),
     Key("invert", "i,=", "invert", "Turn the order round", "rules", shown="i =", hint=True),
+    Key(
+        "xray_rule",
+        "x",
+        "X-ray",
+        "Why the rule does not fire in the group: what survives each premise, and what stands where the first fails",
+        "rules",
+        hint=True,
+    ),
     Key("all_groups", "a", "all groups", "Sum over all groups, or only the selected one", "rules", hint=True),
 )
 

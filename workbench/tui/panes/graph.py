@@ -95,6 +95,9 @@ class GraphTree(Tree[Row]):
         else:
             node.expand()
 
+    def action_xray_node(self) -> None:
+        self.post_message(GraphPane.XrayAsked())
+
     def action_fold(self) -> None:
         self.action_select_cursor()
 
@@ -104,6 +107,9 @@ class GraphPane(Pane):
 
     TITLE = "Graph"
     FILTER = "filter nodes: words of id, op, shape, dtype, label"
+
+    class XrayAsked(Message):
+        """Why does a rule not fire at the selected node?"""
 
     class Selected(Message):
         """The cursor is on something else."""

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import BindingType
 from textual.events import Resize
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable
 
@@ -89,6 +90,9 @@ class RulesTable(DataTable[Text]):
     def action_invert(self) -> None:
         self.pane.sort_by(self.pane.sort_column, invert=True)
 
+    def action_xray_rule(self) -> None:
+        self.pane.ask_xray()
+
     def action_all_groups(self) -> None:
         self.pane.toggle_all_groups()
 
@@ -98,6 +102,14 @@ class RulesPane(Pane):
 
     TITLE = "Rules"
     FILTER = "filter rules: words of name, category, ruleset, file"
+
+    class XrayAsked(Message):
+        """Why does this rule not fire? In one group, or in whichever the question makes sense."""
+
+        def __init__(self, rule: str, group: int | None) -> None:
+            super().__init__()
+            self.rule = rule
+            self.group = group
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,6 +160,12 @@ class RulesPane(Pane):
         left = self.table.scroll_offset.x
         if not left <= at <= left + shown - COLUMNS[self.sort_column].width - 2:
             self.table.scroll_to(x=max(0, at - shown // 2), animate=False)
+
+    def ask_xray(self) -> None:
+        """Ask about the rule under the cursor."""
+        row = self.table.cursor_row
+        if row < len(self._rules):
+            self.post_message(self.XrayAsked(self._rules[row].name, self.group))
 
     def toggle_all_groups(self) -> None:
         self.all_groups = not self.all_groups

@@ -30,6 +30,11 @@ PANES = {
         "ms, share: time in the rule and its part of all rules. by step: matches in each run of its ruleset.",
         "{zero} in matches: the rule never fired. The title counts those.",
     ),
+    "X-ray": (
+        "matches: bindings of the rule's variables that survive its premises down to this one, each counted once,",
+        "on the saturated e-graph, subsumed e-nodes included. wanted, found: the part of the first failing premise",
+        "that fails, and the e-nodes that stand there. with: a binding that survived the premises before it.",
+    ),
     "Search": (
         "A bar per group: candidates evaluated, the best in ms, and {times} how much faster it is than the first.",
         "Plot, log scale: dots are profiled candidates, the line the best; very slow ones lie at the upper edge.",

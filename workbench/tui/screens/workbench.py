@@ -20,6 +20,8 @@ from workbench.tui.panes.search import SearchPane
 from workbench.tui.scene import Scene
 from workbench.tui.screens.help import HelpScreen
 from workbench.tui.screens.log import LogScreen
+from workbench.tui.screens.pick_rule import PickRuleScreen
+from workbench.tui.screens.xray import XrayScreen
 from workbench.tui.theme import look
 
 if TYPE_CHECKING:
@@ -126,6 +128,43 @@ class WorkbenchScreen(Screen[None]):
         self.scene.selection = event.selection
         with self.app.batch_update():
             self.paint(self.scene)
+
+    async def on_rules_pane_xray_asked(self, event: RulesPane.XrayAsked) -> None:
+        await self.ask_xray(ev.Xray(rule=event.rule, group=event.group))
+
+    def on_graph_pane_xray_asked(self, event: GraphPane.XrayAsked) -> None:
+        node, group = self.scene.selection.node, self.scene.selection.group
+        if node is None:
+            self.workbench.toast("Select a node in the graph first; x on a rule asks about all nodes.")
+            return
+        results = [s.result for i, s in self.scene.view.saturation.items() if s.result and group in (None, i)]
+        if not self._can_xray():
+            return
+        if not results:
+            self.workbench.toast("No rules are known yet: the group is not saturated.")
+            return
+
+        async def picked(rule: str | None) -> None:
+            if rule is not None:
+                await self.ask_xray(ev.Xray(rule=rule, group=group, node=node.id))
+
+        title = f"X-ray at node {node.id}: which rule?"
+        self.app.push_screen(PickRuleScreen(title, results[0].rules), picked)
+
+    def _can_xray(self) -> bool:
+        """Whether there is an engine to ask; says so where there is none."""
+        if self.scene.client is not None and not self.scene.read_only and self.scene.connected:
+            return True
+        self.workbench.toast("An X-ray needs a live engine, and this session has none. o opens another.", "warning")
+        return False
+
+    async def ask_xray(self, question: ev.Xray) -> None:
+        """Put a question about a rule to the engine, and show the answer when it comes."""
+        if self._can_xray():
+            screen = XrayScreen(self.scene, question)
+            if await self.workbench.ask(question, ""):
+                await self.app.push_screen(screen)
+                screen.paint(self.scene)
 
     def go(self, pane: Pane) -> None:
         """Focus a pane, bringing it into view."""
