@@ -142,7 +142,7 @@ class _Matcher:
                 having = table.having(place, value[1])
                 if having:
                     rows = having
-                elif next(variables(argument), None) is not None:
+                elif _has_variables(argument):
                     self._fail(Finding(_head(call), "", f"no {call.name} of {self._shown(value)}"), 0)
                     return
                 break  # a constant that is nowhere: all rows tell what stands there
@@ -177,7 +177,7 @@ class _Matcher:
                 yield known, progress + 1
                 return
             shown = self._instance(pattern, known)
-            if wanted_value is not None and self._shown(wanted_value) != shown:
+            if wanted_value is not None and _has_variables(pattern) and self._shown(wanted_value) != shown:
                 shown += f", which is {self._shown(wanted_value)}"
             self._fail(Finding(shown, self._at(path), self._class(value)), progress)
         else:
@@ -325,6 +325,10 @@ class _Matcher:
 def _head(pattern: Any) -> str:
     """A pattern's outermost function."""
     return f"({pattern.name} ..)" if pattern.args else f"({pattern.name})"
+
+
+def _has_variables(pattern: Any) -> bool:
+    return next(variables(pattern), None) is not None
 
 
 def _plain(literal: Any) -> Any:

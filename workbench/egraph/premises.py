@@ -93,7 +93,7 @@ def _slice(span: Any) -> str:
 
 def expression_text(expression: Any) -> str:
     """A pattern as its source says it."""
-    return _slice(expression.span)
+    return str(expression.name) if isinstance(expression, bindings.Var) else _slice(expression.span)
 
 
 def sides(fact: Any) -> tuple[Any, ...]:
