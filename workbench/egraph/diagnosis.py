@@ -5,8 +5,11 @@ The premise is matched against the e-graph at rest, backtracking; of all ways to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import egglog.bindings
@@ -45,27 +48,37 @@ class Diagnosis:
     more: int = 0
     """Findings left out."""
     holds: bool = False
+    exhausted: bool = False
+    """Not all was looked at."""
 
-    def note(self, finding: Finding, progress: int, binding: Binding) -> None:
-        """Keep a finding unless an attempt got further."""
+    def note(self, find: Callable[[], Finding], progress: int, binding: Binding) -> None:
+        """Keep a finding unless an attempt got further. It is only put into words when it is kept."""
         if progress > self.progress:
             self.progress, self.findings, self.more, self.binding = progress, [], 0, binding
-        if progress == self.progress and finding not in self.findings:
-            if len(self.findings) < MOST_FINDINGS:
-                self.findings.append(finding)
-            else:
-                self.more += 1
+        if progress < self.progress:
+            return
+        if len(self.findings) == MOST_FINDINGS:
+            self.more += 1
+        elif (finding := find()) not in self.findings:
+            self.findings.append(finding)
 
 
 class _Exhausted(Exception):
     """Enough was looked at."""
 
 
-def diagnose(tables: Tables, fact: Any, survivors: list[Binding], names: Mapping[tuple[str, int], str]) -> Diagnosis:
-    """Why `fact` holds under none of the bindings. `names` gives arguments of functions a name.
+def diagnose(
+    tables: Tables,
+    fact: Any,
+    survivors: list[Binding],
+    names: Mapping[tuple[str, int], str],
+    until: float = math.inf,
+) -> Diagnosis:
+    """Why `fact` holds under none of the bindings. `names` gives arguments of functions a name; past `until`, by
+    time.perf_counter(), what was found so far has to do.
 
     `holds` when as far as can be told it does: a primitive that is not known here decides."""
-    matcher = _Matcher(tables, names, Diagnosis())
+    matcher = _Matcher(tables, names, Diagnosis(), until)
     try:
         for binding in survivors:
             matcher.start = binding
@@ -73,7 +86,7 @@ def diagnose(tables: Tables, fact: Any, survivors: list[Binding], names: Mapping
                 matcher.result.holds = True
                 break
     except _Exhausted:
-        pass
+        matcher.result.exhausted = True
     return matcher.result
 
 
@@ -82,6 +95,7 @@ class _Matcher:
     tables: Tables
     names: Mapping[tuple[str, int], str]
     result: Diagnosis
+    until: float
     start: Binding = field(default_factory=dict)
     """The binding that is being tried."""
 
@@ -97,7 +111,7 @@ class _Matcher:
             return
         found = self._value(subject, known)
         if found is None:
-            self._fail(self._absent(subject, known), 0)
+            self._fail(lambda: self._absent(subject, known), 0)
             return
         path: Path = ((expression_text(subject), 0),)
         yield from (k for k, _ in self._match(pattern, found, known, path, 0))
@@ -119,7 +133,7 @@ class _Matcher:
                 if self._value(call, known) is not None:
                     yield known
                 else:
-                    self._fail(self._absent(call, known), 0)
+                    self._fail(lambda: self._absent(call, known), 0)
                 return
             yield from (k for _, k, _ in self._anywhere(call, known))
             return
@@ -127,8 +141,7 @@ class _Matcher:
         if answer is None or answer[1]:
             yield known
             return
-        shown = ", ".join(f"{v} is {self._shown(known[v])}" for v in dict.fromkeys(variables(call)) if v in known)
-        self._fail(Finding(expression_text(call), "", shown or "it is false"), 0)
+        self._fail(lambda: self._untrue(call, known), 0)
 
     def _anywhere(self, call: Any, known: Binding) -> Iterator[tuple[Located, Binding, int]]:
         """Rows of a function wherever they stand: their result, bindings and progress."""
@@ -143,11 +156,11 @@ class _Matcher:
                 if having:
                     rows = having
                 elif _has_variables(argument):
-                    self._fail(Finding(_head(call), "", f"no {call.name} of {self._shown(value)}"), 0)
+                    self._fail(partial(Finding, _head(call), "", f"no {call.name} of {self._shown(value)}"), 0)
                     return
                 break  # a constant that is nowhere: all rows tell what stands there
         if not rows:
-            self._fail(Finding(_head(call), "", f"no {call.name} in the e-graph"), 0)
+            self._fail(lambda: Finding(_head(call), "", f"no {call.name} in the e-graph"), 0)
         for row in rows:
             for inner, progress in self._arguments(call, table, row, known, (), 1):
                 yield (table.signature.output, row.output), inner, progress
@@ -164,22 +177,18 @@ class _Matcher:
             if bound == value:
                 yield {**known, pattern.name: value}, progress + 1
                 return
-            wanted = f"{pattern.name}, which is {self._shown(bound)}"
-            self._fail(Finding(wanted, self._at(path), self._class(value)), progress)
+            self._differs(lambda: f"{pattern.name}, which is {self._shown(bound)}", path, value, progress)
         elif isinstance(pattern, bindings.Lit):
             if self.tables.literal(*value) == _plain(pattern):
                 yield known, progress + 1
                 return
-            self._fail(Finding(expression_text(pattern), self._at(path), self._class(value)), progress)
+            self._differs(lambda: expression_text(pattern), path, value, progress)
         elif self._ground(pattern, known):
             wanted_value = self._value(pattern, known)
             if wanted_value == value or (wanted_value is None and self.tables.table(pattern.name) is None):
                 yield known, progress + 1
                 return
-            shown = self._instance(pattern, known)
-            if wanted_value is not None and _has_variables(pattern) and self._shown(wanted_value) != shown:
-                shown += f", which is {self._shown(wanted_value)}"
-            self._fail(Finding(shown, self._at(path), self._class(value)), progress)
+            self._differs(lambda: self._result(pattern, known, wanted_value), path, value, progress)
         else:
             table = self.tables.table(pattern.name)
             if table is None:  # a primitive cannot be turned round
@@ -187,7 +196,7 @@ class _Matcher:
                 return
             rows = table.of(value[1])
             if not rows:
-                self._fail(Finding(_head(pattern), self._at(path), self._class(value)), progress)
+                self._differs(lambda: _head(pattern), path, value, progress)
             for row in rows:
                 yield from self._arguments(pattern, table, row, known, path, progress + 1)
 
@@ -285,6 +294,18 @@ class _Matcher:
             return Finding(instance, "", f"no ({call.name} ..) fact for {of}")
         return Finding(instance, "", f"no {instance} in the e-graph")
 
+    def _untrue(self, call: Any, known: Binding) -> Finding:
+        """A comparison that is not so."""
+        shown = ", ".join(f"{v} is {self._shown(known[v])}" for v in dict.fromkeys(variables(call)) if v in known)
+        return Finding(expression_text(call), "", shown or "it is false")
+
+    def _result(self, pattern: Any, known: Binding, value: Located | None) -> str:
+        """A pattern without unbound variables, and what it comes to."""
+        shown = self._instance(pattern, known)
+        if value is not None and _has_variables(pattern) and self._shown(value) != shown:
+            shown += f", which is {self._shown(value)}"
+        return shown
+
     def _instance(self, pattern: Any, known: Binding) -> str:
         """A pattern with its bound variables replaced by what they stand for."""
         if isinstance(pattern, bindings.Var):
@@ -313,12 +334,15 @@ class _Matcher:
             parts.append(f"argument {place}{f' ({name})' if name else ''} of {function}")
         return printable(" in ".join(parts), 300)
 
-    def _fail(self, finding: Finding, progress: int) -> None:
-        self.result.note(finding, progress, self.start)
+    def _differs(self, wanted: Callable[[], str], path: Path, value: Located, progress: int) -> None:
+        self._fail(lambda: Finding(wanted(), self._at(path), self._class(value)), progress)
+
+    def _fail(self, find: Callable[[], Finding], progress: int) -> None:
+        self.result.note(find, progress, self.start)
 
     def _step(self) -> None:
         self.result.steps += 1
-        if self.result.steps > MOST_STEPS:
+        if self.result.steps > MOST_STEPS or time.perf_counter() > self.until:
             raise _Exhausted
 
 

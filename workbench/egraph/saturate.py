@@ -118,10 +118,12 @@ class Saturator:
             except SaturationStopped:
                 if not asking:
                     raise
-                word = f"premise {len(counted) + 1} took more than {seconds:g} s or too much memory, and was ended"
+                failing = next((i for i, p in enumerate(counted) if p.matches == 0), None)
+                what = f"premise {len(counted) + 1}" if failing is None else "looking for the reason"
+                word = f"{what} took more than {seconds:g} s or too much memory, and was ended"
                 return XrayResult(
                     rule=rule, file=info.file, line=info.line, node=node, root="", premises=counted,
-                    first_failing=None, stopped=word, fired=fired, seconds=seconds,
+                    first_failing=failing, stopped=word, fired=fired, seconds=seconds,
                 )  # fmt: skip
             match answer:
                 case StepBegun(ruleset):

@@ -58,6 +58,11 @@ class Tables:
         self._functions = egraph.freeze().functions
         self._tables: dict[str, Table] = {}
         self._names: dict[Located, str] | None = None
+        self._constructors: dict[str, list[str]] = defaultdict(list)
+        """Names by sort of the result."""
+        for name, function in self._functions.items():
+            if not function.is_let_binding and name not in facts:
+                self._constructors[function.output_sort].append(name)
         self._readers = {
             "i64": egraph.value_to_i64,
             "f64": egraph.value_to_f64,
@@ -98,12 +103,11 @@ class Tables:
 
     def nodes(self, sort: str, value: Any) -> Iterator[tuple[Table, Any]]:
         """The e-nodes of an e-class."""
-        for name, function in self._functions.items():
-            if function.output_sort == sort and name not in self.facts and not function.is_let_binding:
-                table = self.table(name)
-                assert table is not None
-                for row in table.of(value):
-                    yield table, row
+        for name in self._constructors.get(sort, ()):
+            table = self.table(name)
+            assert table is not None
+            for row in table.of(value):
+                yield table, row
 
     def show_class(self, sort: str, value: Any) -> str:
         """What stands in an e-class: its e-nodes, the smallest first; what is left out is counted."""

@@ -91,7 +91,7 @@ def xray(
             if matches == 0 and failing is None:
                 failing = place
         if failing is not None:
-            wanted, at, found, binding = _reason(funnel, failing, argument_names(rules.values()))
+            wanted, at, found, binding = _reason(funnel, failing, rules.values(), began + seconds)
     finally:
         egraph.run_program(*egraph.parse_program("(pop)", "xray"))
     return XrayResult(
@@ -230,12 +230,14 @@ def _names(premise: Premise) -> list[str]:
 
 
 def _reason(
-    funnel: _Funnel, failing: int, names: Mapping[tuple[str, int], str]
+    funnel: _Funnel, failing: int, rules: Iterable[Parsed], until: float
 ) -> tuple[str, str, str, dict[str, str]]:
     """What was wanted, where, what stands there, and under which binding."""
     survivors = funnel.survivors()
-    result = diagnose(funnel.tables, funnel.parts.premises[failing].fact, survivors, names)
+    result = diagnose(funnel.tables, funnel.parts.premises[failing].fact, survivors, argument_names(rules), until)
     shown = {v: funnel.tables.show(*value, depth=1) for v, value in result.binding.items()}
+    if not result.findings and result.exhausted:
+        return funnel.parts.premises[failing].text, "", "not looked up: no time was left", shown
     if result.holds or not result.findings:
         return funnel.parts.premises[failing].text, "", "nothing of the kind", shown
     first = result.findings[0]
@@ -243,7 +245,9 @@ def _reason(
     found = "; or ".join(dict.fromkeys(alike))
     left = result.more + len(result.findings) - len(alike)
     if left:
-        found += f"; and {left} more attempts that got as far"
+        found += f"; and {left:,} more attempts that got as far"
+    if result.exhausted:
+        found += "; not all was looked at"
     return first.wanted, first.at, found, shown
 
 
