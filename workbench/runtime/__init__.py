@@ -26,3 +26,10 @@ def describe_devices() -> list[dict[str, object]]:
     from workbench.runtime.cpu.describe import describe_cpu
 
     return [describe_cpu()]
+
+
+def device_name(target: str) -> str:
+    """The name of the device that `target` runs on here, for headers; the target's own where it is not known."""
+    from workbench.runtime.cpu.describe import cpu_name
+
+    return (cpu_name() if target == "cpu" else "") or target

@@ -27,7 +27,7 @@ from workbench.frontend import Imported, import_model, load_constant
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
 from workbench.ir.layout import show
-from workbench.runtime import get_runtime
+from workbench.runtime import device_name, get_runtime
 from workbench.runtime.device import DeviceWorker
 from workbench.runtime.protocol import Runtime
 from workbench.search.ledger import Ledger
@@ -159,7 +159,7 @@ class CompileSession:
                 breaks=self.spec.breaks,
                 pid=os.getpid(),
                 resumed=self._events.resumed,
-                device=self.runtime.name,
+                device=device_name(self.runtime.name),
             )
         )
 

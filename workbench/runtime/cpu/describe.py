@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from pathlib import Path
 
 from workbench.runtime import arena
@@ -22,7 +23,7 @@ def describe_cpu() -> dict[str, object]:
     features = llvm.get_host_cpu_features()
     pools = [p for p in threadpoolctl.threadpool_info() if p.get("user_api") == "blas"]
     return {
-        "name": _model_name() or str(llvm.get_host_cpu_name()),
+        "name": cpu_name() or str(llvm.get_host_cpu_name()),
         "target": "cpu",
         "architecture": str(llvm.get_host_cpu_name()),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -36,9 +37,11 @@ def describe_cpu() -> dict[str, object]:
     }
 
 
-def _model_name() -> str:
+def cpu_name() -> str:
+    """The processor's name as its maker writes it, without the marks; empty where the system does not tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return re.sub(r"\((R|TM)\)", "", name)
