@@ -13,7 +13,7 @@ from workbench.session.events import NodeRow
 
 
 def node_rows(graph: Graph, chunk: Chunk, program: ChunkProgram, breaks: Collection[int]) -> list[NodeRow]:
-    """One row per boundary input and node of `chunk`, in program order; scalar constants stand in the program itself."""
+    """One row per boundary input and node of `chunk`, in program order; scalar constants stand in the program."""
     rows: list[NodeRow] = []
     for node_id in (*program.inputs, *chunk.nodes):
         node = graph[node_id]
