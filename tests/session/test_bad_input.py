@@ -45,7 +45,8 @@ def test_files_that_are_no_models(luminal: Command, model_path: Model, tmp_path:
     refused(luminal("compile", str(tmp_path)), "directory")
     refused(luminal("compile", str(text)), "text.onnx")
     refused(luminal("compile", str(cut)), "cut.onnx")
-    refused(luminal("compile", str(save(tmp_path / "old.onnx", [helper.make_node("Relu", ["x"], ["y"])], 3))), "opset 3")
+    old = save(tmp_path / "old.onnx", [helper.make_node("Relu", ["x"], ["y"])], 3)
+    refused(luminal("compile", str(old)), "opset 3")
 
 
 def test_unsupported_operators_are_all_listed(luminal: Command, tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_full_disk_is_one_line(model_path: Model, tmp_path: Path) -> None:
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "cannot be written" in ended.stderr
-    assert not [p for p in tmp_path.rglob("*.part")]
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_missing_weights_are_named(luminal: Command, model_path: Model) -> None:
