@@ -37,7 +37,8 @@ def test_random_genomes_of_every_group_are_right(model_path: Callable[[str], Pat
                 try:
                     program = extracted(case, random_genome(case.space, rng))
                 except Rejected as rejected:
-                    assert rejected.reason == "kernel-size"
+                    if rejected.reason != "kernel-size":
+                        raise
                     continue
                 kinds |= set(kernels_of(program))
                 for node_id, found in zip(case.chunk.outputs, computed(program, values), strict=True):
