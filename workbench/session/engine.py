@@ -259,4 +259,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from workbench.session import engine  # under its own name, by which the log knows its modules
+
+    engine.main()

@@ -219,7 +219,7 @@ class SessionStore:
         return SessionSummary(self.directory, spec.model, spec.target, status, (self / SPEC).stat().st_mtime)
 
     def _last_word(self) -> str:
-        """The type of the last event that is not of the log, as far as the end of the file tells."""
+        """The type of the last event about the work, as far as the end of the file tells."""
         try:
             with (self / EVENTS).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -231,7 +231,7 @@ class SessionStore:
                 kind = msgspec.json.decode(line, type=_Kind).type
             except (msgspec.DecodeError, ValueError):
                 return ""
-            if kind != "log":
+            if kind not in _ASIDE:
                 return kind
         return ""
 
@@ -240,6 +240,8 @@ class _Kind(msgspec.Struct):
     type: str = ""
 
 
+_ASIDE = {"log", "xray_done"}
+"""Events that say nothing about how far the work is."""
 _STATUS = {"session_finished": "finished", "failed": "failed"}
 TAIL_BYTES = 64 << 10
 
