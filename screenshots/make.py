@@ -37,7 +37,7 @@ class Picture:
 
 
 FINISHED = [
-    Picture("workbench", (160, 48), ["1", "down", "down", "right", "down", "right", "down", "down"]),
+    Picture("workbench", (160, 48), ["1", "down", "down", "right", "down", "right", *["down"] * 9]),
     Picture("workbench-light", (160, 48), ["1", "down", "right", "down"], theme="light"),
     Picture("narrow-graph", (80, 24), ["1", "down", "right", "down", "right"]),
     Picture("narrow-search", (80, 24), ["4"]),
