@@ -282,7 +282,7 @@ def _plain(summary: Any) -> dict[str, Any]:
 def _open(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from workbench.session.headless import find_session
+    from workbench.session.store import find_session
 
     target: object = None
     if options.model is not None:
@@ -298,8 +298,7 @@ def _open(options: argparse.Namespace) -> int:
 
 
 def _attach(options: argparse.Namespace) -> int:
-    from workbench.session.headless import find_session
-    from workbench.session.store import recent_sessions
+    from workbench.session.store import find_session, recent_sessions
 
     if options.session is None:
         live = [s for s in recent_sessions() if s.status == "running"]

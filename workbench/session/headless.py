@@ -22,7 +22,7 @@ from workbench.session.report import build_report
 from workbench.session.saturation import digest_of
 from workbench.session.session import CompileSession, Stopped
 from workbench.session.spec import SessionSpec
-from workbench.session.store import SPEC, check_writable, sessions_directory, write_file
+from workbench.session.store import check_writable, write_file
 from workbench.session.verification import WrongResult, compare_outputs
 
 
@@ -156,12 +156,3 @@ def rule_table(report: dict[str, Any]) -> str:
         )
     never = sum(1 for r in rows.values() if not r[2])
     return "\n".join([*lines, "", f"{len(rows)} rules, {never} never fired, {total * 1e3:.1f} ms in rules"])
-
-
-def find_session(name: str) -> Path | None:
-    """The session directory that `name` stands for: a path, or the name of a default session."""
-    for candidate in (Path(name), sessions_directory() / name):
-        with contextlib.suppress(OSError):  # longer than a name may be, or not ours to look into
-            if (candidate / SPEC).is_file():
-                return candidate
-    return None

@@ -277,3 +277,12 @@ def recent_sessions(limit: int = 50) -> list[SessionSummary]:
             with contextlib.suppress(SessionError, OSError):  # the rest of the list is worth more than the reason
                 found.append(SessionStore(directory).summary())
     return sorted(found, key=lambda s: -s.started)[:limit]
+
+
+def find_session(name: str) -> Path | None:
+    """The session directory that `name` stands for: a path, or the name of a default session."""
+    for candidate in (Path(name), sessions_directory() / name):
+        with contextlib.suppress(OSError):  # longer than a name may be, or not ours to look into
+            if (candidate / SPEC).is_file():
+                return candidate
+    return None
