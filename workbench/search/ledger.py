@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from workbench.errors import SessionError
 from workbench.linefile import LineFile
 
 
@@ -37,16 +38,19 @@ class Ledger:
         self._entries: dict[tuple[str, str], Entry] = {}
         decoder = msgspec.json.Decoder(Entry)
         whole = 0
-        if path.exists():
-            for line in path.read_bytes().splitlines(keepends=True):
-                try:
-                    entry = decoder.decode(line)
-                except msgspec.DecodeError:
-                    break
-                if not line.endswith(b"\n"):
-                    break
-                whole += len(line)
-                self._entries[entry.search, entry.genome] = entry
+        try:
+            data = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise SessionError(f"{path}: cannot be read: {error.strerror}") from None
+        for line in data.splitlines(keepends=True):
+            try:
+                entry = decoder.decode(line)
+            except (msgspec.DecodeError, ValueError):  # ValueError: not UTF-8
+                break
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            self._entries[entry.search, entry.genome] = entry
         self._file = LineFile(path, whole)
         self._encoder = msgspec.json.Encoder()
 

@@ -176,8 +176,7 @@ class CompileSession:
 
     @contextmanager
     def _stage(self, name: str, detail: str = "") -> Iterator[None]:
-        if not self._closing:
-            raise SessionError("the session is closed", "open it again")
+        self._check_open()
         self.checkpoint()
         began = time.perf_counter()
         self._current = name
@@ -204,6 +203,10 @@ class CompileSession:
         """Stop the running work at the next checkpoint; what was reached stays."""
         self._cancel.set()
         self._running.set()
+
+    def _check_open(self) -> None:
+        if not self._closing:
+            raise SessionError("the session is closed", "open it again")
 
     def clear_cancel(self) -> None:
         """Take back a `cancel` that found nothing to stop."""
@@ -445,7 +448,8 @@ class CompileSession:
         self.emit(ev.SessionFinished(ok=ok, seconds=self.view.now, report=str(self.store / REPORT)))
 
     def _forget(self, stage: str) -> None:
-        """Drop what `stage` and those after it made."""
+        """Drop what `stage` and those after it made. Raises SessionError when the session is closed."""
+        self._check_open()
         first = ev.STAGES.index(stage)
         self.executable = None
         if first <= ev.STAGES.index("search"):
