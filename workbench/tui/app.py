@@ -69,13 +69,14 @@ class WorkbenchApp(App[None]):
     async def on_mount(self) -> None:
         self.theme_changed_signal.subscribe(self, lambda _: self.paint())
         self.set_interval(1.0, self._tick)
+        if self.scene.client is None and self._opening is None:
+            await self.push_screen(OpenScreen())  # the panes are made once there is something to show in them
+            return
         await self.push_screen(self._bench)
         if self.scene.client is not None:
             self._follow(self.scene.client)
         elif self._opening is not None:
             self.run_worker(self._open_first(self._opening), name="open")
-        else:
-            await self.push_screen(OpenScreen())
 
     async def on_unmount(self) -> None:
         await self._unfollow()
@@ -83,7 +84,8 @@ class WorkbenchApp(App[None]):
     def paint(self) -> None:
         """Show the scene on whichever screens are there, in one write to the terminal."""
         with self.batch_update():
-            self._bench.paint(self.scene)
+            if self._bench in self.screen_stack:
+                self._bench.paint(self.scene)
             if isinstance(self.screen, LogScreen | XrayScreen):
                 self.screen.paint(self.scene)
 
@@ -111,6 +113,8 @@ class WorkbenchApp(App[None]):
         self._follow(client)
         if isinstance(self.screen, OpenScreen):
             self.pop_screen()
+        if self._bench not in self.screen_stack:
+            await self.push_screen(self._bench)
         self.paint()
 
     def show_open(self) -> None:
