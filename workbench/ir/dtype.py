@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type. `name` is the short form users see (`f32`), `term` its egglog constructor (`F32`)."""
+    """An element type. `name` is the short form users see (`f32`), `term` its egglog constructor (`F32`).
+
+    There is one object per type, so equality is identity."""
 
     name: str
     term: str
