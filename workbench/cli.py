@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except MemoryError:
         status = _said("out of memory", 2)
     except OSError as error:
-        status = _said(f"{error.filename or 'the output'}: {error.strerror}", 2)
+        status = _said(f"{printable(str(error.filename or 'the output'))}: {error.strerror or error}", 2)
     except Exception as error:
         status = _said(f"internal error: {type(error).__name__}: {error} ({_kept_traceback()})", 2)
     _drop_output()
@@ -280,14 +280,13 @@ def _plain(summary: Any) -> dict[str, Any]:
 
 
 def _open(options: argparse.Namespace) -> int:
-    from pathlib import Path
 
     from workbench.session.store import find_session
 
     target: object = None
     if options.model is not None:
         target = find_session(options.model)
-        if target is None and options.model != "demo" and not Path(options.model).exists():
+        if target is None and options.model != "demo" and not os.path.exists(options.model):
             raise InputError(
                 f"{printable(options.model)}: no such file or session", "luminal-tui sessions lists the sessions"
             )

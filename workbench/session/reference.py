@@ -12,6 +12,7 @@ import numpy as np
 from loguru import logger
 
 from workbench.errors import InputError, WorkbenchError, printable
+from workbench.frontend import load_constant
 from workbench.ir import expr as ex
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, Node, shape_values
@@ -210,25 +211,35 @@ def _indexed_extent(graph: Graph, input_id: int) -> int | None:
     return min(extents, default=None)
 
 
-def reference_values(
-    graph: Graph,
-    inputs: Mapping[str, np.ndarray],
-    dims: Mapping[str, int],
-    keep: Collection[int],
-    constant: Callable[[int], np.ndarray],
-    progress: Callable[[int, int], None] | None = None,
-    run_custom: Callable[[Node, list[np.ndarray]], np.ndarray] | None = None,
-) -> dict[int, np.ndarray]:
-    """Flat values of the nodes in `keep`, by the interpreter. `constant` gives the data of a Constant node."""
+def interpret(
+    graph: Graph, inputs: Mapping[str, np.ndarray], boundaries: Collection[int], checkpoint: Callable[[], None]
+) -> Reference:
+    """What the interpreter makes of `inputs`: the values of the nodes in `boundaries` and of the outputs. `checkpoint`
+    is called now and then. Raises InputError, ModelError for weights that cannot be read, and what `checkpoint`
+    does."""
+    given, dims = check_inputs(graph, inputs)
     live = graph.live_from_outputs()
     values: dict[int, np.ndarray] = {}
     for node in graph:
         match node.op:
             case ops.Input(name):
-                values[node.id] = np.ascontiguousarray(inputs[name]).reshape(-1)
+                values[node.id] = np.ascontiguousarray(given[name]).reshape(-1)
             case ops.Constant() if node.id in live:
-                values[node.id] = np.ascontiguousarray(constant(node.id), node.dtype.numpy).reshape(-1)
+                values[node.id] = np.ascontiguousarray(load_constant(graph, node.id), node.dtype.numpy).reshape(-1)
             case _:
                 pass
+
+    def progress(done: int, total: int) -> None:
+        if done % 64 == 0:
+            checkpoint()
+
+    def run_custom(node: Node, operands: list[np.ndarray]) -> np.ndarray:
+        from workbench.runtime.opaque import run_opaque
+
+        assert isinstance(node.op, ops.CustomOp)
+        spec = graph.custom_ops[node.op.id]
+        return run_opaque(spec.node_proto, spec.opsets, operands)
+
+    keep = {*boundaries, *graph.outputs}
     evaluate(graph, [n.id for n in graph if n.id in live], values, dims, run_custom, keep, progress)
-    return values
+    return Reference(given, values)

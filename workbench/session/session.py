@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from loguru import logger
 
 from workbench.chunking import Chunk, Group
@@ -23,7 +22,7 @@ from workbench.egraph.program import ChunkProgram
 from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Limits, Saturator
 from workbench.errors import ModelError, SessionError, WorkbenchError, printable
-from workbench.frontend import Imported, import_model, load_constant
+from workbench.frontend import Imported, import_model
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
 from workbench.ir.layout import show
@@ -37,14 +36,7 @@ from workbench.session import saturation as sat
 from workbench.session.event_log import EventLog
 from workbench.session.executable import Executable
 from workbench.session.log import levels_from_environment, open_log
-from workbench.session.reference import (
-    Expected,
-    Reference,
-    check_inputs,
-    find_expected,
-    reference_values,
-    representative_inputs,
-)
+from workbench.session.reference import Expected, Reference, find_expected, interpret, representative_inputs
 from workbench.session.report import build_report
 from workbench.session.search_stage import GroupBest, search_group
 from workbench.session.spec import DEMO, SessionSpec, checked
@@ -304,34 +296,21 @@ class CompileSession:
         """What the interpreter makes of the given or representative inputs. Computed once for the chunks there are.
 
         Raises ModelError when weights are missing."""
-        if self._reference is not None:
-            return self._reference
-        graph = self.graph
-        if self.imported is not None and self.imported.missing_weights:
-            count = len(self.imported.missing_weights)
-            raise ModelError(
-                f"{count} weights are missing (first: '{printable(self.imported.missing_weights[0])}')",
-                "profile with --random-weights, or put the weight file beside the model",
-            )
-        inputs = self.expected.inputs if self.expected else representative_inputs(graph, self.spec.seed)
-        given, dims = check_inputs(graph, inputs)
-        keep = {i for c in self.chunks for i in (*c.inputs, *c.outputs)} | set(graph.outputs)
-
-        def progress(done: int, total: int) -> None:
-            if done % 64 == 0:
-                self.checkpoint()
-
-        values = reference_values(
-            graph, given, dims, keep, lambda i: load_constant(graph, i), progress, self._run_custom
-        )
-        self._reference = Reference(given, values)
+        if self._reference is None:
+            self._check_weights()
+            graph = self.graph
+            inputs = self.expected.inputs if self.expected else representative_inputs(graph, self.spec.seed)
+            boundaries = {i for c in self.chunks for i in (*c.inputs, *c.outputs)}
+            self._reference = interpret(graph, inputs, boundaries, self.checkpoint)
         return self._reference
 
-    def _run_custom(self, node: Any, operands: list[np.ndarray]) -> np.ndarray:
-        from workbench.runtime.opaque import run_opaque
-
-        spec = self.graph.custom_ops[node.op.id]
-        return run_opaque(spec.node_proto, spec.opsets, operands)
+    def _check_weights(self) -> None:
+        missing = self.imported.missing_weights if self.imported is not None else []
+        if missing and not self.spec.random_weights:
+            raise ModelError(
+                f"{len(missing)} weights are missing (first: '{printable(missing[0])}')",
+                "profile with --random-weights, or put the weight file beside the model",
+            )
 
     def search(self) -> dict[int, GroupBest]:
         """The best genome of each group, by group index. Raises WorkbenchError when a group has nothing viable."""
@@ -408,6 +387,7 @@ class CompileSession:
                 match stage:
                     case "import":
                         self.import_model()
+                        self._check_weights()
                     case "split":
                         self.split()
                     case "saturate":
