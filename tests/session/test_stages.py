@@ -278,6 +278,22 @@ def test_an_expected_file_for_another_size_is_left_out(model_path: Model, tmp_pa
         session.run()
 
 
+def test_an_executable_takes_any_layout_and_any_size_of_its_dimensions(model_path: Model, tmp_path: Path) -> None:
+    exe = compile_onnx(model_path("mlp_dynbatch_ts17"), limit=2, artifacts=str(tmp_path))
+    x = RNG.standard_normal((6, 32)).astype(np.float32)
+    wanted = exe.run({"x": x})["probs"]
+    assert exe.inputs == {"x": "[batch, 32] f32"}
+    for same in (np.asfortranarray(x), x[::-1][::-1], np.repeat(x, 2, axis=0)[::2]):
+        assert np.array_equal(exe.run({"x": same})["probs"], wanted)
+    assert exe.run({"x": x[:0]})["probs"].shape == (0, 10)
+    for count in range(1, 40):  # more sizes than code is kept for
+        rows = np.resize(x, (count, 32))
+        assert exe.run({"x": rows})["probs"].shape == (count, 10)
+    assert not np.shares_memory(exe.run({"x": x})["probs"], wanted)
+    with pytest.raises(InputError, match="rows differ"):
+        exe.run({"x": [[1.0], [1.0, 2.0]]})  # type: ignore[dict-item]
+
+
 def blocks(count: int, op: Callable[[int, str, str], list[onnx.NodeProto]]) -> list[onnx.NodeProto]:
     """A chain of layers, each a matmul, what `op` makes, and a residual sum."""
     nodes: list[onnx.NodeProto] = []

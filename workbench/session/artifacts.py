@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -86,11 +88,14 @@ def _kernel_title(kernel: llir.Kernel) -> str:
 
 def write_programs(directory: Path, programs: Sequence[ChunkProgram]) -> None:
     """hlir_program.egg and hlir_root.txt for one chunk; hlir_chunk_N.egg and hlir_chunk_N_root.txt for several."""
+    written: set[str] = set()
     for i, program in enumerate(programs):
         stem = "hlir" if len(programs) == 1 else f"hlir_chunk_{i}"
         name = "hlir_program.egg" if len(programs) == 1 else f"{stem}.egg"
         write_file(directory / name, program.text.encode())
         write_file(directory / f"{stem}_root.txt", f"{program.root}\n".encode())
+        written |= {name, f"{stem}_root.txt"}
+    _drop_others(directory, r"hlir_(program\.egg|root\.txt|chunk_\d+(\.egg|_root\.txt))", written)
 
 
 def rule_report(groups: Mapping[int, Sequence[RuleRow]], seconds: float) -> str:
@@ -115,6 +120,15 @@ def write_sources(directory: Path, sources: Mapping[str, str], extension: str) -
     """Generated kernel sources, one file per distinct kernel."""
     for key, text in sources.items():
         write_file(directory / "kernels" / f"{key}.{extension}", text.encode())
+    _drop_others(directory / "kernels", rf"[0-9a-f]{{16,}}\.{extension}", {f"{key}.{extension}" for key in sources})
+
+
+def _drop_others(directory: Path, ours: str, written: set[str]) -> None:
+    """Remove what an earlier compile left under names of `ours`: beside the new files it would be taken for theirs."""
+    with contextlib.suppress(OSError):
+        for path in directory.iterdir():
+            if path.name not in written and re.fullmatch(ours, path.name):
+                path.unlink()
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:

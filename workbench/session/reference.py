@@ -147,7 +147,10 @@ def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[s
     given: dict[str, int] = {}
     checked: dict[str, np.ndarray] = {}
     for name, node in nodes.items():
-        array = np.asarray(inputs[name])
+        try:
+            array = np.asarray(inputs[name])
+        except ValueError:
+            raise InputError(f"input '{printable(name)}' is no array: its rows differ in length") from None
         if array.dtype != node.dtype.numpy:
             raise InputError(f"input '{printable(name)}' is {array.dtype}, the model takes {node.dtype.numpy}")
         if array.ndim != len(node.shape):
