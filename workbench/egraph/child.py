@@ -201,8 +201,9 @@ def _run_schedule(library: Library, request: Saturate | XrayRequest, clock: _Clo
                 for rule, count in matches.items():
                     library.fired[rule] = library.fired.get(rule, 0) + count
                 seconds = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
-                sizes: Any = egraph.run_program(*size)[0]
-                nodes = sum(n for name, n in sizes.sizes if name not in library.facts)
+                if report.updated or not step:
+                    sizes: Any = egraph.run_program(*size)[0]
+                    nodes = sum(n for name, n in sizes.sizes if name not in library.facts)
                 frames.send(out, StepDone(step, ruleset, sum(seconds.values()), matches, seconds, nodes))
                 step += 1
                 if nodes > request.max_nodes:

@@ -15,7 +15,8 @@ class Phase:
 
 
 SCHEDULE = (
-    Phase("types", ("expression", "types")),
+    Phase("expression", ("expression",)),
+    Phase("types", ("types",)),
     Phase("recognize", ("recognize",)),
     Phase("flatten", ("prepare", "expression", "flatten")),
     Phase("library", ("library",)),
