@@ -256,7 +256,8 @@ class _Extraction:
                 dtype = snapshot.dtype(children[1])
                 return llir.Apply("Cast", (self.body(children[0], index, space),), dtype)
             case _:
-                operands = tuple(self.body(c, index, space) for c in children)
+                # a list, since Python's own limit on calls from C cuts a generator's recursion short
+                operands = tuple([self.body(c, index, space) for c in children])
                 result = ops.ELEMENTWISE[op[1:]].result
                 return llir.Apply(op[1:], operands, result or operands[-1].dtype)
 

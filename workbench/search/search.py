@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from workbench.errors import WorkbenchError
 from workbench.ir.llir import Program
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
 from workbench.search.extract import Rejected, extract
@@ -139,7 +140,11 @@ def _evaluate(
         return entry("memory", "memory", f"needs {memory:,} bytes of intermediates, {allowed:,} are allowed")
 
     began = time.perf_counter()
-    plan = evaluator.plan(program)
+    try:
+        plan = evaluator.plan(program)
+    except WorkbenchError as error:  # what the target can't take is this candidate's loss, not the search's
+        seconds["plan"] = time.perf_counter() - began
+        return entry("compile", "compile", str(error))
     seconds["plan"] = time.perf_counter() - began
     give_up = None if outcome.best_ms is None else outcome.best_ms * GIVE_UP_FACTOR
     began = time.perf_counter()
