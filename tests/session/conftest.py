@@ -11,12 +11,19 @@ from pathlib import Path
 import pytest
 
 from workbench.cli import main
+from workbench.session import verification
 from workbench.session.spec import SessionSpec
 from workbench.session.store import SessionStore
 
 from .watching import owner
 
 Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the latency that a test measures."""
+    monkeypatch.setattr(verification, "LATENCY_SECONDS", 0.01)
 
 
 @pytest.fixture

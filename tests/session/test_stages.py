@@ -164,14 +164,13 @@ def test_a_session_opened_again_tries_nothing_twice(model_path: Model, tmp_path:
 
     best, entries = run()
     assert run() == (best, entries)
-    _, more = run(limit=7)
-    assert more[:5] == entries
-    assert len(more) == 7
     _, seeded = run(seed=1)
-    assert seeded[:7] == more
-    assert {e["search"] for e in seeded[7:]}.isdisjoint({e["search"] for e in more})
-    assert run()[1] == seeded
-    assert len({(e["search"], e["genome"]) for e in seeded}) == len(seeded)
+    assert seeded[:5] == entries
+    assert {e["search"] for e in seeded[5:]}.isdisjoint({e["search"] for e in entries})
+    _, more = run(limit=7)
+    assert more[:10] == seeded
+    assert [e["index"] for e in more[10:]] == [5, 6]
+    assert len({(e["search"], e["genome"]) for e in more}) == len(more)
 
 
 def test_a_cancel_stops_what_runs_and_nothing_after(model_path: Model, tmp_path: Path) -> None:
@@ -286,7 +285,7 @@ def test_an_executable_takes_any_layout_and_any_size_of_its_dimensions(model_pat
     for same in (np.asfortranarray(x), x[::-1][::-1], np.repeat(x, 2, axis=0)[::2]):
         assert np.array_equal(exe.run({"x": same})["probs"], wanted)
     assert exe.run({"x": x[:0]})["probs"].shape == (0, 10)
-    for count in range(1, 40):  # more sizes than code is kept for
+    for count in range(1, 20):  # more sizes than code is kept for
         rows = np.resize(x, (count, 32))
         assert exe.run({"x": rows})["probs"].shape == (count, 10)
     assert not np.shares_memory(exe.run({"x": x})["probs"], wanted)
@@ -358,15 +357,14 @@ def test_breaks_of_the_model_and_of_a_pattern(tmp_path: Path) -> None:
     without = saved(tmp_path / "plain.onnx", blocks(3, plain), [8, 16], weights)
     x = RNG.standard_normal((8, 16)).astype(np.float32)
     (wanted,) = reference(without, {"x": x})
-    for mode, chunks in (("explicit", 4), ("auto", 4), ("none", 1), ("add0$", 5)):
+    for mode, chunks in (("explicit", 4), ("none", 1), ("add0$", 5)):
         with CompileSession(path, limit=2, breaks=mode, artifacts=str(tmp_path / "a")) as session:
             exe = session.run()
             assert len(session.chunks) == chunks, mode
         assert np.allclose(exe.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("breaks", ["auto", "none"])
-def test_models_at_the_edges(tmp_path: Path, breaks: str) -> None:
+def test_models_at_the_edges(tmp_path: Path) -> None:
     x = RNG.standard_normal((2, 3)).astype(np.float32)
     cases: dict[str, tuple[list[onnx.NodeProto], tuple[str, ...]]] = {
         "the input itself": ([helper.make_node("Identity", ["x"], ["y"])], ("y",)),
@@ -385,7 +383,7 @@ def test_models_at_the_edges(tmp_path: Path, breaks: str) -> None:
     }  # fmt: skip
     for i, (title, (nodes, outputs)) in enumerate(cases.items()):
         path = saved(tmp_path / f"m{i}.onnx", nodes, [2, 3], outputs=outputs)
-        exe = compile_onnx(path, limit=2, breaks=breaks, artifacts=str(tmp_path / "a"))
+        exe = compile_onnx(path, limit=1, artifacts=str(tmp_path / "a"))
         got = exe.run({"x": x})
         assert list(got) == list(outputs), title
         for name, wanted in zip(outputs, reference(path, {"x": x}), strict=True):

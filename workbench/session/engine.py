@@ -114,6 +114,8 @@ class Engine:
         while not self.ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ended.wait(), min(5.0, self.idle_seconds / 2))
+            if not self.store.directory.is_dir():
+                return  # removed: nobody will ask for it again
             if self.clients or (self.busy.is_set() and not self.session.view.paused):
                 self.last_active = time.monotonic()
             elif time.monotonic() - self.last_active > self.idle_seconds:

@@ -104,7 +104,7 @@ class Executable:
                 bindings[buffer.id] = np.ascontiguousarray(inputs[op.name]).reshape(-1)
         return bindings
 
-    def measure(self, inputs: Mapping[str, np.ndarray], seconds: float = 1.0, least: int = 10) -> Latency:
+    def measure(self, inputs: Mapping[str, np.ndarray], seconds: float, least: int = 10) -> Latency:
         """Latency of whole runs: a warm-up, then at least `least` runs and about `seconds`."""
         checked, dims = check_inputs(self.graph, inputs)
         compiled = self.compiled(dims)

@@ -15,6 +15,9 @@ from workbench.session.reference import Expected, Reference, output_nodes
 LARGEST = sys.float_info.max
 """Stands for an infinite error in events and reports: JSON has no infinity."""
 
+LATENCY_SECONDS = 1.0
+"""How long whole runs are timed."""
+
 
 class WrongResult(NotViableError):
     """The compiled model does not compute what it should."""
@@ -47,7 +50,7 @@ def verify(graph: Graph, executable: Executable, reference: Reference, expected:
 
 def measure(executable: Executable, reference: Reference) -> ev.Measured:
     """The latency of whole runs, and of each kernel."""
-    latency = executable.measure(reference.inputs)
+    latency = executable.measure(reference.inputs, LATENCY_SECONDS)
     rows = [
         ev.KernelRow(name, calls, ms, flops / max(ms, 1e-9) / 1e6, size / max(ms, 1e-9) / 1e6)
         for name, calls, ms, flops, size in executable.kernel_profile(reference.inputs)
