@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from workbench.errors import WorkbenchError
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, Node
+from workbench.ir.ops import Op
 
 MODES = ("auto", "none", "explicit")
 
@@ -105,7 +106,12 @@ def _one_per_gap(graph: Graph, chain: list[int], levels: Mapping[int, int]) -> l
 
 
 def _kind(graph: Graph, node: Node) -> object:
-    return (node.op, node.shape, tuple(graph[o.source].op for o in node.operands))
+    return (_nameless(node.op), node.shape, tuple(_nameless(graph[o.source].op) for o in node.operands))
+
+
+def _nameless(op: Op) -> object:
+    """An operator without what names it: equal structures are to compare equal."""
+    return type(op) if isinstance(op, ops.Input | ops.Output | ops.CustomOp) else op
 
 
 def _dominator_chain(graph: Graph, heavy: set[int]) -> list[int]:
@@ -149,5 +155,4 @@ def _segment_signatures(graph: Graph, heavy: set[int], cuts: list[int]) -> dict[
 
 
 def _signature(node: Node) -> object:
-    kind = "Output" if isinstance(node.op, ops.Output) else node.op
-    return (kind, node.shape, node.dtype.name, tuple(o.layout for o in node.operands))
+    return (_nameless(node.op), node.shape, node.dtype.name, tuple(o.layout for o in node.operands))

@@ -152,6 +152,7 @@ class Saturator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            start_new_session=True,  # Ctrl-C is for the parent, which ends the child
             env={**os.environ, "LUMINAL_SATURATION_BYTES": str(self.limits.memory_bytes)},
         )
         self._send(LoadLibrary([(f.name, f.text) for f in self.files]))
