@@ -582,7 +582,7 @@ def any_matmul(draw: st.DrawFn) -> Graph:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(graph=any_matmul())
 def test_any_matmul_is_computed_right_by_every_kernel(saturator: Saturator, graph: Graph) -> None:
     check(saturated(saturator, graph), 2)
@@ -652,7 +652,7 @@ def view_of(draw: st.DrawFn, node: Node) -> Layout:
     return layout if layout.rank else lay.insert_axis(layout, 0, 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(graph=any_elementwise(), seed=st.integers(0, 99))
 def test_any_mix_of_views_is_inlined_right(saturator: Saturator, graph: Graph, seed: int) -> None:
     case = saturated(saturator, graph)

@@ -65,7 +65,7 @@ def test_random_genomes_of_every_group_of_a_model(saturator: Saturator, model: L
     it = model(name)
     for group in it.groups:
         case = case_of(saturator, it, group.representative)
-        programs = viable_genomes(case, 3, it.graph.dims)
+        programs = viable_genomes(case, 2, it.graph.dims)
         assert programs
         for _, program in programs:
             given = {b.source: it.values[b.source] for b in program.buffers if b.role == "boundary"}
@@ -88,7 +88,7 @@ def test_every_alternative_of_a_llama_layer(saturator: Saturator, model: Load) -
                 programs.append(extracted(case, genome))
             except Rejected:
                 continue
-        for program in rng.sample(programs, min(12, len(programs))):
+        for program in rng.sample(programs, min(8, len(programs))):
             given = {b.source: it.values[b.source] for b in program.buffers if b.role == "boundary"}
             seen_kinds |= {type(k).__name__ for k in program.kernels}
             for node_id, found in zip(case.chunk.outputs, computed(program, given), strict=True):
