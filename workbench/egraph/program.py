@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workbench.errors import printable
+from workbench.errors import ModelError, printable
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
@@ -134,7 +134,12 @@ class _Writer:
                 self.custom_ids.append(custom_id)
                 operands = self.buffers([(o.source, o.layout.shape) for o in node.operands])
                 return f"(CustomOp {len(self.custom_ids) - 1} {shape} {operands} {dtype})"
-            case ops.Input() | ops.Constant() | ops.Scatter():
+            case ops.Scatter():
+                raise ModelError(
+                    f"'{printable(node.label)}' writes at computed positions (Scatter), which no kernel does yet",
+                    "ScatterND and ScatterElements compile where their operands are known at import",
+                )
+            case ops.Input() | ops.Constant():
                 raise AssertionError(f"{node.name} is not computed in a chunk")
 
     def buffers(self, items: Sequence[tuple[int, Shape]]) -> str:

@@ -120,7 +120,18 @@ class Rejection(msgspec.Struct, frozen=True, array_like=True):
     detail: str
 
 
-REASONS = ("no-viable-kernel", "cycle", "memory", "compile", "crash", "hang", "wrong", "slow")
+REASONS = (
+    "no-viable-kernel",
+    "cycle",
+    "kernel-size",
+    "library-refuses",
+    "memory",
+    "compile",
+    "crash",
+    "hang",
+    "wrong",
+    "slow",
+)
 
 
 class Runtime(Protocol):
