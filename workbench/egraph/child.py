@@ -34,11 +34,14 @@ from workbench.egraph.messages import (
 )
 from workbench.egraph.schedule import schedule_for
 from workbench.egraph.snapshot import Builder, SnapshotData
-from workbench.egraph.xray import NotAskable, Parsed, xray
+from workbench.egraph.tables import signatures_of
+from workbench.egraph.xray import NotAskable, Parsed, Subject, xray
 
 bindings: Any = egglog.bindings
 """Commands are looked at by kind; the stubs' unions only stand in the way."""
 
+MOST_KEPT_ROWS = 4_000_000
+"""Rows that questions may leave in an e-graph before it is given up, to be made again for the next one."""
 PRIMITIVE_SORTS = {"i64", "String", "f64", "bool"}
 
 
@@ -60,6 +63,8 @@ class Library:
         self.facts: set[str] = set()
         self.running = ""
         """The ruleset whose step has begun."""
+        self.subject: Subject | None = None
+        """The e-graph as one that is asked about; None before the first question about it."""
         for name, text in files:
             commands = self.egraph.parse_program(text, name)
             line_starts = [m.end() for m in re.finditer(b"\n", text.encode())]  # spans count bytes
@@ -75,6 +80,7 @@ class Library:
     def end(self) -> None:
         """Drop the program that is there."""
         self.kept = ""
+        self.subject = None
         if self._pushed:
             self._pushed = False
             self.egraph.run_program(*self.egraph.parse_program("(pop)", "pop"))
@@ -165,11 +171,12 @@ def answer_xray(library: Library, request: XrayRequest, out: BinaryIO) -> XrayRe
         _saturated(library, request, out, time.perf_counter())
     fired = library.fired.get(request.rule, 0)
     frames.send(out, XrayBegun(fired))
+    if library.subject is None:
+        library.subject = Subject(library.egraph, library.facts, signatures_of(library.egraph))
     try:
         result = xray(
-            library.egraph,
+            library.subject,
             library.parsed,
-            library.facts,
             request.rule,
             request.node,
             request.seconds,
@@ -177,6 +184,11 @@ def answer_xray(library: Library, request: XrayRequest, out: BinaryIO) -> XrayRe
         )
     except NotAskable as error:
         return XrayRefused(str(error))
+    except BaseException:
+        library.end()  # a rule that fails leaves partial writes
+        raise
+    if library.subject.rows > MOST_KEPT_ROWS:
+        library.end()
     return msgspec.structs.replace(result, fired=fired)
 
 

@@ -50,6 +50,15 @@ class Table:
         return index.get(value, [])
 
 
+def signatures_of(egraph: Any) -> dict[str, Signature]:
+    """Of every function, constructor and relation of an e-graph; not of global variables."""
+    return {
+        name: Signature(tuple(f.input_sorts), f.output_sort)
+        for name, f in egraph.freeze().functions.items()
+        if not f.is_let_binding
+    }
+
+
 class Tables:
     """All functions of an e-graph as it is now. `facts` names those that are tables beside the e-classes."""
 
@@ -68,14 +77,6 @@ class Tables:
             "f64": egraph.value_to_f64,
             "String": egraph.value_to_string,
             "bool": egraph.value_to_bool,
-        }
-
-    def signatures(self) -> dict[str, Signature]:
-        """Of every function, constructor and relation; not of global variables."""
-        return {
-            name: Signature(tuple(f.input_sorts), f.output_sort)
-            for name, f in self._functions.items()
-            if not f.is_let_binding
         }
 
     def table(self, name: str) -> Table | None:

@@ -1,9 +1,10 @@
 """The X-ray of a rule: how many bindings survive its premises one after another, and why none survives the first that
 stops them all.
 
-Runs in the saturation child on the e-graph just saturated, between push and pop. The bindings that survive the first k
-premises are the rows of a table; the next table is made by a rule that joins it with the next premise, subsumed e-nodes
-included, since the rule may have been looking when they were not.
+Runs in the saturation child on the e-graph just saturated. The bindings that survive the first k premises are the rows
+of a table; the next table is made by a rule that joins it with the next premise, subsumed e-nodes included, since the
+rule may have been looking when they were not. The tables stay, under names that nothing else has: copying the e-graph
+to be rid of them would cost more than the question.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import egglog.bindings
 
 from workbench.egraph.diagnosis import Binding, diagnose
 from workbench.egraph.messages import PremiseCount, XrayResult
-from workbench.egraph.premises import Premise, Premises, fact_variables, premises_of, sides, sorts_of
+from workbench.egraph.premises import Premise, Premises, Signature, fact_variables, premises_of, sides, sorts_of
 from workbench.egraph.tables import Tables
 from workbench.errors import printable
 
@@ -31,7 +32,8 @@ MOST_TRIED = 200
 """Surviving bindings that are looked at for the reason."""
 MOST_SORTS = 64
 """Ways tried to give sorts to variables that no function tells the sort of."""
-OWN = "xray-"
+OWN = "xray%"
+"""What the names of the tables begin with."""
 
 
 class NotAskable(Exception):
@@ -48,10 +50,21 @@ class Parsed:
     backwards: bool = False
 
 
+@dataclass(slots=True)
+class Subject:
+    """A saturated e-graph that is asked about, with the functions that it has; `facts` names those that are tables
+    beside the e-classes. `made` counts the tables of all questions so far, `rows` what is in them."""
+
+    egraph: Any
+    facts: set[str]
+    signatures: Mapping[str, Signature]
+    made: int = 0
+    rows: int = 0
+
+
 def xray(
-    egraph: Any,
+    subject: Subject,
     rules: Mapping[str, Parsed],
-    facts: set[str],
     name: str,
     node: str | None,
     seconds: float,
@@ -65,35 +78,31 @@ def xray(
     rule = rules.get(name)
     if rule is None:
         raise NotAskable(f"there is no rule '{printable(name)}'")
-    funnel = _Funnel(egraph, facts, premises_of(rule.command, rule.backwards), node)
+    funnel = _Funnel(subject, premises_of(rule.command, rule.backwards), node)
     premises = funnel.parts.premises
     counted: list[PremiseCount] = []
     stopped = ""
     failing: int | None = None
     wanted = at = found = ""
     binding: dict[str, str] = {}
-    egraph.run_program(*egraph.parse_program("(push)", "xray"))
-    try:
-        funnel.begin()
-        for place, premise in enumerate(premises):
-            if failing is None and not stopped:
-                stopped = funnel.too_many(place)
-                if not stopped and time.perf_counter() - began > seconds:
-                    stopped = f"stopped before premise {place + 1}: over {seconds:g} s"
-            if stopped:
-                matches: int | None = None
-            elif failing is None:
-                matches = funnel.narrow(place)
-            else:
-                matches = 0
-            counted.append(PremiseCount(premise.text, matches, funnel.counts(place)))
-            on_premise(counted[-1])
-            if matches == 0 and failing is None:
-                failing = place
-        if failing is not None:
-            wanted, at, found, binding = _reason(funnel, failing, rules.values(), began + seconds)
-    finally:
-        egraph.run_program(*egraph.parse_program("(pop)", "xray"))
+    funnel.begin()
+    for place, premise in enumerate(premises):
+        if failing is None and not stopped:
+            stopped = funnel.too_many(place)
+            if not stopped and time.perf_counter() - began > seconds:
+                stopped = f"stopped before premise {place + 1}: over {seconds:g} s"
+        if stopped:
+            matches: int | None = None
+        elif failing is None:
+            matches = funnel.narrow(place)
+        else:
+            matches = 0
+        counted.append(PremiseCount(premise.text, matches, funnel.counts(place)))
+        on_premise(counted[-1])
+        if matches == 0 and failing is None:
+            failing = place
+    if failing is not None:
+        wanted, at, found, binding = _reason(funnel, failing, rules.values(), began + seconds)
     return XrayResult(
         rule=name,
         file=rule.file,
@@ -112,38 +121,43 @@ def xray(
 
 
 class _Funnel:
-    """The tables of surviving bindings, one per premise, on an e-graph that is pushed."""
+    """The tables of surviving bindings, one per premise."""
 
-    def __init__(self, egraph: Any, facts: set[str], parts: Premises, node: str | None) -> None:
-        self.egraph = egraph
-        self.facts = facts
+    def __init__(self, subject: Subject, parts: Premises, node: str | None) -> None:
+        self.subject = subject
+        self.egraph = subject.egraph
         self.parts = parts
         self.node = node
-        self.tables = Tables(egraph, facts)
-        signatures = self.tables.signatures()
+        signatures = subject.signatures
         self.sorts = sorts_of((p.fact for p in parts.premises), signatures)
         self.all_sorts = sorted({s for f in signatures.values() for s in (*f.inputs, f.output) if "@" not in s})
         self.root = self._root(node) if node is not None else ""
         self.bound: list[tuple[str, ...]] = [(self.root,) if self.root else ()]
         """The variables of each table, in the order of its columns."""
         self.sizes = [1]
-        self.names = [f"{OWN}0"]
-        self.made = 0
+        self.names = [self._next_name()]
+
+    def _next_name(self) -> str:
+        self.subject.made += 1
+        return f"{OWN}{self.subject.made}"
 
     def _root(self, node: str) -> str:
-        located = self.tables.variable(node)
-        if located is None:
-            raise NotAskable(f"{printable(node, 40)} is no node of this program")
+        span = bindings.EgglogSpan(bindings.SrcFile("xray", ""), 0, 0)
+        try:
+            found, _ = self.egraph.eval_expr(bindings.Var(span, node))
+        except bindings.EggSmolError:
+            raise NotAskable(f"{printable(node, 40)} is no node of this program") from None
         for variable in self.parts.roots:
-            if self.sorts.get(variable) == located[0]:
+            if self.sorts.get(variable) == found:
                 return variable
         kinds = ", ".join(dict.fromkeys(s for v in self.parts.roots if (s := self.sorts.get(v))))
-        raise NotAskable(f"{node} is of sort {located[0]}, and the rule's variables are of {kinds or 'no sort'}")
+        raise NotAskable(f"{node} is of sort {found}, and the rule's variables are of {kinds or 'no sort'}")
 
     def begin(self) -> None:
         """Make the table before the first premise: nothing bound, or the root bound to the node."""
         sort = self.sorts.get(self.root, "")
-        self._run(f"(relation {OWN}0 ({sort})) ({OWN}0 {self.node or ''})")
+        name = self.names[0]
+        self._run(f"(relation {name} ({sort})) ({name} {self.node or ''})")
 
     def counts(self, place: int) -> str:
         """What the number of premise `place` counts."""
@@ -158,7 +172,7 @@ class _Funnel:
         names = _names(self.parts.premises[place])
         if place == 0 or not names or set(names) & set(self.bound[-1]):
             return ""
-        rows = max((len(t.rows) for s in sides(self.parts.premises[place].fact) if (t := self._table(s))), default=0)
+        rows = max(map(self._rows, sides(self.parts.premises[place].fact)), default=0)
         if self.sizes[-1] * rows <= MOST_BINDINGS:
             return ""
         return (
@@ -166,8 +180,10 @@ class _Funnel:
             f"and {self.sizes[-1]:,} x {rows:,} bindings are a cross product too large to count"
         )
 
-    def _table(self, side: Any) -> Any:
-        return self.tables.table(side.name) if isinstance(side, bindings.Call) else None
+    def _rows(self, side: Any) -> int:
+        if not isinstance(side, bindings.Call) or side.name not in self.subject.signatures:
+            return 0
+        return int(self._run(f"(print-size {side.name})")[0].size)
 
     def narrow(self, place: int) -> int:
         """Join the last table with premise `place`; the number of bindings that survive."""
@@ -177,8 +193,7 @@ class _Funnel:
         failure: BaseException | None = None
         for guess in islice(product(self.all_sorts, repeat=len(unknown)), MOST_SORTS):
             sorts = {**self.sorts, **dict(zip(unknown, guess, strict=True))}
-            self.made += 1
-            name = f"{OWN}{self.made}"
+            name = self._next_name()
             try:
                 size = self._join(self.names[-1], name, premise, known, columns, sorts)
             except bindings.EggSmolError as error:
@@ -187,6 +202,7 @@ class _Funnel:
             self.sorts = sorts
             self.bound.append(columns)
             self.sizes.append(size)
+            self.subject.rows += size
             self.names.append(name)
             return size
         raise NotAskable(f"premise {place + 1} cannot be asked by itself: {printable(str(failure), 200)}")
@@ -216,12 +232,14 @@ class _Funnel:
     def _run(self, text: str) -> list[Any]:
         return list(self.egraph.run_program(*self.egraph.parse_program(text, "xray")))
 
-    def survivors(self) -> list[Binding]:
+    def survivors(self, tables: Tables) -> list[Binding]:
         """Some of the bindings before the last premise."""
         columns = self.bound[-2]
         if not columns:
             return [{}]
-        rows = self.egraph.freeze().functions[self.names[-2]].rows
+        survived = tables.table(self.names[-2])
+        assert survived is not None
+        rows = survived.rows
         return [{c: (self.sorts[c], v) for c, v in zip(columns, row.inputs, strict=True)} for row in rows[:MOST_TRIED]]
 
 
@@ -233,9 +251,10 @@ def _reason(
     funnel: _Funnel, failing: int, rules: Iterable[Parsed], until: float
 ) -> tuple[str, str, str, dict[str, str]]:
     """What was wanted, where, what stands there, and under which binding."""
-    survivors = funnel.survivors()
-    result = diagnose(funnel.tables, funnel.parts.premises[failing].fact, survivors, argument_names(rules), until)
-    shown = {v: funnel.tables.show(*value, depth=1) for v, value in result.binding.items()}
+    tables = Tables(funnel.egraph, funnel.subject.facts)
+    survivors = funnel.survivors(tables)
+    result = diagnose(tables, funnel.parts.premises[failing].fact, survivors, argument_names(rules), until)
+    shown = {v: tables.show(*value, depth=1) for v, value in result.binding.items()}
     if not result.findings and result.exhausted:
         return funnel.parts.premises[failing].text, "", "not looked up: no time was left", shown
     if result.holds or not result.findings:
