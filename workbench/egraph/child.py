@@ -13,10 +13,10 @@ import time
 from bisect import bisect_right
 from typing import Any, BinaryIO
 
-import egglog.bindings
 import msgspec
 
 from workbench import frames
+from workbench.egraph.bindings import bindings
 from workbench.egraph.messages import (
     LibraryLoaded,
     LoadLibrary,
@@ -36,9 +36,6 @@ from workbench.egraph.schedule import schedule_for
 from workbench.egraph.snapshot import Builder, SnapshotData
 from workbench.egraph.tables import signatures_of
 from workbench.egraph.xray import NotAskable, Parsed, Subject, xray
-
-bindings: Any = egglog.bindings
-"""Commands are looked at by kind; the stubs' unions only stand in the way."""
 
 MOST_KEPT_ROWS = 4_000_000
 """Rows that questions may leave in an e-graph before it is given up, to be made again for the next one."""

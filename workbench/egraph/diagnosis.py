@@ -12,13 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import egglog.bindings
-
+from workbench.egraph.bindings import bindings
 from workbench.egraph.premises import expression_text, sides, variables
 from workbench.egraph.tables import Located, Table, Tables
 from workbench.errors import printable
-
-bindings: Any = egglog.bindings
 
 MOST_STEPS = 20_000
 MOST_FINDINGS = 3

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import egglog.bindings
-
-bindings: Any = egglog.bindings
+from workbench.egraph.bindings import bindings
 
 LITERAL_SORTS = {"Int": "i64", "Float": "f64", "String": "String", "Bool": "bool", "Unit": "Unit"}
 ARITHMETIC = {"+", "-", "*", "/", "%", "min", "max", "abs", "neg"}

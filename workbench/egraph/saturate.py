@@ -59,7 +59,8 @@ class Saturator:
         self.files = files
         self.limits = limits or Limits()
         self._process: subprocess.Popen[bytes] | None = None
-        self._rules: list[RuleInfo] = []
+        self._rules: list[RuleInfo] | None = None
+        """None until the child has said what it loaded."""
         self._decoder: msgspec.msgpack.Decoder[Response] = msgspec.msgpack.Decoder(Response)
 
     def __enter__(self) -> Saturator:
@@ -71,8 +72,22 @@ class Saturator:
     @property
     def rules(self) -> list[RuleInfo]:
         """Every rule of the library. Starts the child; raises RuleError (file:line) for a malformed file."""
-        self._start()
-        return self._rules
+        return self._start()
+
+    def prepare(self) -> None:
+        """Start the child without waiting for it, while there is other work to do."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._rules = None
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "workbench.egraph.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is for the parent, which ends the child
+            env={**os.environ, "LUMINAL_SATURATION_BYTES": str(self.limits.memory_bytes)},
+        )
+        self._send(LoadLibrary([(f.name, f.text) for f in self.files]))
 
     def saturate(self, program: str, on_step: Callable[[StepDone], None] | None = None) -> Saturated:
         """Saturate one program.
@@ -144,26 +159,19 @@ class Saturator:
                 case _:
                     raise AssertionError(f"{type(answer).__name__} is no answer to an X-ray")
 
-    def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "workbench.egraph.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is for the parent, which ends the child
-            env={**os.environ, "LUMINAL_SATURATION_BYTES": str(self.limits.memory_bytes)},
-        )
-        self._send(LoadLibrary([(f.name, f.text) for f in self.files]))
-        match self._receive(time.monotonic() + 60, "while it loaded the rules"):
-            case LibraryLoaded(rules):
-                self._rules = rules
-            case Refused(message):
-                self.close()
-                raise RuleError(message)
-            case _:
-                raise AssertionError("the child answers a load with its rules")
+    def _start(self) -> list[RuleInfo]:
+        """The rules of the child, which runs then."""
+        self.prepare()
+        if self._rules is None:
+            match self._receive(time.monotonic() + 60, "while it loaded the rules"):
+                case LibraryLoaded(rules):
+                    self._rules = rules
+                case Refused(message):
+                    self.close()
+                    raise RuleError(message)
+                case _:
+                    raise AssertionError("the child answers a load with its rules")
+        return self._rules
 
     def _send(self, message: LoadLibrary | Saturate | XrayRequest) -> None:
         assert self._process is not None

@@ -16,15 +16,12 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
-import egglog.bindings
-
+from workbench.egraph.bindings import bindings
 from workbench.egraph.diagnosis import Binding, diagnose
 from workbench.egraph.messages import PremiseCount, XrayResult
 from workbench.egraph.premises import Premise, Premises, Signature, fact_variables, premises_of, sides, sorts_of
 from workbench.egraph.tables import Tables
 from workbench.errors import printable
-
-bindings: Any = egglog.bindings
 
 MOST_BINDINGS = 1_000_000
 """A premise after which more than these would be left is not evaluated where that can be told before."""

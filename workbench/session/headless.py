@@ -127,7 +127,7 @@ def _write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
 def rules_report(spec: SessionSpec) -> dict[str, Any]:
     """Saturate only: the `rules --json` object."""
     with _opened(spec) as session, session.told():
-        session.library()
+        session.prepare_saturation()
         session.import_model()
         session.split()
         session.saturate()

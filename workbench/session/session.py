@@ -9,7 +9,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -275,8 +275,7 @@ class CompileSession:
             raise SessionError("the graph is not split yet", "call split first")
         files = self.library()
         self._forget("saturate")
-        with self._stage("saturate", f"{len(self.groups)} groups"), Saturator(files, Limits()) as saturator:
-            self._saturator = saturator
+        with self._stage("saturate", f"{len(self.groups)} groups"), self._saturator_of(files) as saturator:
             for done, g in enumerate(self.groups):
                 self.checkpoint()
                 self.emit(ev.StageProgress(stage="saturate", done=done, total=len(self.groups)))
@@ -286,6 +285,19 @@ class CompileSession:
                 )
         self._write_rule_report()
         return self.saturated
+
+    def prepare_saturation(self) -> None:
+        """Read the rules and start the process that saturates, which takes a while, during the import. Raises
+        RuleError."""
+        self._saturator_of(self.library()).prepare()
+
+    def _saturator_of(self, files: Sequence[RuleFile]) -> Saturator:
+        """The saturator over a library: the one prepared before, where it is that."""
+        if self._saturator is None or self._saturator.files != files:
+            if self._saturator is not None:
+                self._saturator.close()
+            self._saturator = Saturator(files, Limits())
+        return self._saturator
 
     def _emit_step(self, event: ev.AnyEvent) -> None:
         """Emit, and stop between two steps of a saturation when cancelled."""
@@ -382,7 +394,10 @@ class CompileSession:
             raise SessionError(f"'{printable(first)}' is not a stage", f"one of {', '.join(ev.STAGES)}")
         with self.told():
             check_writable(self._artifact_directory())
-            self.library()
+            if first in ("search", "stitch", "verify"):
+                self.library()
+            else:
+                self.prepare_saturation()
             for stage in _CALLS[_CALLS.index("split" if first == "emit" else first) :]:
                 match stage:
                     case "import":
