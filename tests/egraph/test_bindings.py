@@ -9,7 +9,11 @@ import pytest
 
 BEFORE = "import egglog; from workbench.egraph.bindings import bindings"
 AFTER = "from workbench.egraph.bindings import bindings; import sys; assert 'black' not in sys.modules; import egglog"
-USE = "\nassert egglog.EGraph().extract(egglog.i64(1)) is not None; from egglog import bindings as its; assert its is bindings"
+USE = """
+assert egglog.EGraph().extract(egglog.i64(1)) is not None
+from egglog import bindings as its
+assert its is bindings
+"""
 
 
 @pytest.mark.parametrize("imports", [BEFORE, AFTER])
