@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from workbench import __version__
 from workbench.errors import InputError, WorkbenchError, printable
+from workbench.targets import CHOICES
 
 if TYPE_CHECKING:
     from workbench.session.spec import SessionSpec
@@ -124,6 +125,10 @@ def _import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _target_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--target", default="auto", choices=CHOICES, help="what to compile for")
+
+
 def _rule_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rules", action="append", default=[], metavar="DIR", help="more rules")
     command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
@@ -131,7 +136,7 @@ def _rule_options(command: argparse.ArgumentParser) -> None:
 
 
 def _compile_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--target", default="auto", choices=("auto", "cpu", "cuda"))
+    _target_option(command)
     command.add_argument("--limit", type=_count, metavar="N", help="candidates per group")
     command.add_argument("--seed", type=_whole, default=0, metavar="S")
     command.add_argument("--strategy", default="evolve", metavar="NAME", help="evolve or random")
@@ -346,11 +351,13 @@ def _setup_run(command: argparse.ArgumentParser) -> None:
 
 def _setup_rules(command: argparse.ArgumentParser) -> None:
     _model_options(command)
+    _target_option(command)
     _rule_options(command)
 
 
 def _setup_xray(command: argparse.ArgumentParser) -> None:
     _model_options(command)
+    _target_option(command)
     command.add_argument("--rule", required=True, metavar="NAME", help="its name, or FILE:LINE where it has none")
     command.add_argument("--node", metavar="N", help="an HLIR node id as the graph pane shows it, or $tN of a program")
     command.add_argument("--group", type=_whole, metavar="G", help="the group to ask in")

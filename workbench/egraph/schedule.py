@@ -27,10 +27,13 @@ SCHEDULE = (
 
 
 def schedule_for(rulesets: Iterable[str]) -> tuple[Phase, ...]:
-    """The schedule with rulesets it does not know (a user's own) as a phase before clean-up."""
+    """The schedule over `rulesets`, those that have rules; ones that it does not know (a user's own) are a phase before
+    clean-up. egglog ends in a panic when it is to run a ruleset that nothing declared."""
+    present = dict.fromkeys(rulesets)
     known = {r for phase in SCHEDULE for r in phase.rulesets}
-    present = list(dict.fromkeys(rulesets))
     own = tuple(r for r in present if r not in known)
-    if not own:
-        return SCHEDULE
-    return (*SCHEDULE[:-1], Phase("user", (*own, "expression", "types")), SCHEDULE[-1])
+    phases = list(SCHEDULE)
+    if own:
+        phases.insert(-1, Phase("user", (*own, "expression", "types")))
+    there = (Phase(p.name, tuple(r for r in p.rulesets if r in present)) for p in phases)
+    return tuple(p for p in there if p.rulesets)

@@ -21,6 +21,8 @@ from workbench.search.space import Genome, Space
 MAX_BODY = 400
 """Nodes of a kernel body, counted with repetition; chains of inlining beyond it only recompute."""
 MAX_BATCH = 65536
+ROUTINES = {"Sgemm": "sgemm", "Cublas": "cublas-sgemm", "CublasLt": "cublaslt"}
+"""What the call of a library's e-node is named."""
 RECURSION_LIMIT = 200_000
 """A graph without breaks is as deep as it has nodes, and extraction follows it down."""
 
@@ -124,8 +126,11 @@ class _Extraction:
                 made = self._map(eclass, children)
             case "SumInner" | "SumOuter" | "MaxInner" | "MaxOuter" as op:
                 made = self._reduce(eclass, op, children)
-            case "Sgemm":
-                made = self._gemm(eclass, children)
+            case "Sgemm" | "Cublas" as op:
+                made = self._gemm(eclass, ROUTINES[op], children)
+            case "CublasLt" as op:
+                layout, _, *rest = children  # the dtype is that of the operands too
+                made = self._gemm(eclass, ROUTINES[op], [layout, *rest])
             case "Opaque":
                 made = self._opaque(eclass, children)
             case other:
@@ -274,7 +279,7 @@ class _Extraction:
             total = ex.add(total, ex.substitute(self.bound(stride), {ITER: at}, self.extents))
         return total
 
-    def _gemm(self, eclass: int, children: Sequence[int]) -> int:
+    def _gemm(self, eclass: int, routine: str, children: Sequence[int]) -> int:
         layout = str(self.snapshot.literal(children[0]))
         batch = self.shape(children[1])
         m, n, k = (self.value(self.snapshot.expr(c)) for c in children[2:5])
@@ -285,7 +290,7 @@ class _Extraction:
         dtype = self.buffers[a.buffer].dtype
         out = self._result(eclass, dtype, (*batch, m, n))
         self.inlined = []
-        self.kernels.append(llir.GemmCall(out, m, n, k, a, b, dtype, "sgemm", layout, self._sources(eclass)))
+        self.kernels.append(llir.GemmCall(out, m, n, k, a, b, dtype, routine, layout, self._sources(eclass)))
         return out
 
     def _matrix(

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from workbench.egraph.snapshot import Snapshot
 from workbench.errors import NotViableError
 
-KERNELS = frozenset({"Input", "Map", "SumInner", "SumOuter", "MaxInner", "MaxOuter", "Sgemm", "Opaque"})
+KERNELS = frozenset({"Input", "Map", "SumInner", "SumOuter", "MaxInner", "MaxOuter", "Opaque"})
+LIBRARY_CALLS = {"cpu": frozenset({"Sgemm"}), "cuda": frozenset({"Cublas", "CublasLt"})}
+"""By target: what a rule of another target made cannot be chosen."""
 ELEMENTS = frozenset(
     {
         "Load", "Immediate", "Inline", "ECast", "EIota", "EGather",
@@ -80,9 +82,10 @@ def value_children(snapshot: Snapshot, node: int) -> Iterable[int]:
     return (c for c in snapshot.children(node) if c >= 0 and snapshot.class_sort[c] in VALUE_SORTS)
 
 
-def build_space(snapshot: Snapshot, root: str) -> Space:
-    """The space below the global `root`. Raises NothingViable naming what stops an output."""
-    options = _viable(snapshot)
+def build_space(snapshot: Snapshot, root: str, target: str = "cpu") -> Space:
+    """The space below the global `root`, of the kernels that `target` has. Raises NothingViable naming what stops an
+    output."""
+    options = _viable(snapshot, CHOSEN | LIBRARY_CALLS[target])
     root_class = snapshot.variables[root]
     if not options[root_class]:
         raise NothingViable(*_explain(snapshot, options, root_class))
@@ -91,13 +94,13 @@ def build_space(snapshot: Snapshot, root: str) -> Space:
     return Space(snapshot, root_class, options, genes, {c: i for i, c in enumerate(genes)})
 
 
-def _viable(snapshot: Snapshot) -> tuple[tuple[int, ...], ...]:
+def _viable(snapshot: Snapshot, chosen: frozenset[str]) -> tuple[tuple[int, ...], ...]:
     """Least fixpoint from the leaves: an e-node becomes viable once all its value children have a viable e-node."""
     waiting: dict[int, int] = {}
     users: dict[int, list[int]] = {}
     ready: list[int] = []
     for node in range(snapshot.node_count):
-        if snapshot.op(node) not in CHOSEN:
+        if snapshot.op(node) not in chosen:
             continue
         children = set(value_children(snapshot, node))
         waiting[node] = len(children)

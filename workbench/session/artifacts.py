@@ -21,16 +21,21 @@ DEFAULT_DIRECTORY = "luminal_artifacts"
 
 def write_all(
     directory: Path, graph: Graph, chunk_of: Mapping[int, int], programs: Sequence[ChunkProgram], rules: bytes,
-    compiled: Compiled,
+    compiled: Compiled | None,
 ) -> None:
-    """Everything about a finished compile. `chunk_of` maps HLIR nodes to chunks, `rules` is rule_stats.txt.
+    """Everything about a finished compile, or without `compiled` about a finished saturation. `chunk_of` maps HLIR
+    nodes to chunks, `rules` is rule_stats.txt.
 
     Raises SessionError when the directory cannot be written."""
     write_hlir_dot(directory, graph, chunk_of)
     write_programs(directory, programs)
     write_file(directory / "rule_stats.txt", rules)
-    write_llir_dot(directory, compiled.program)
-    write_sources(directory, compiled.plan.sources, "ll")
+    if compiled is None:
+        _drop_others(directory, r"LLIR\.dot", set())
+        write_sources(directory, {}, "ll")
+    else:
+        write_llir_dot(directory, compiled.program)
+        write_sources(directory, compiled.plan.sources, "ll")
 
 
 def write_hlir_dot(directory: Path, graph: Graph, chunk_of: Mapping[int, int]) -> None:
@@ -99,12 +104,13 @@ def write_programs(directory: Path, programs: Sequence[ChunkProgram]) -> None:
 
 
 def rule_report(groups: Mapping[int, Sequence[RuleRow]], seconds: float) -> str:
-    """rule_stats.txt: matches by rule under Reshape, cuBLAS and Other, summed over groups, and the total time."""
+    """rule_stats.txt: matches by rule under Reshape, cuBLAS and Other (everything else), summed over groups, and the
+    total time."""
     matches: dict[tuple[str, str], int] = {}
     spent: dict[str, float] = {}
     for rows in groups.values():
         for row in rows:
-            key = (row.category, row.name)
+            key = (row.category if row.category in ("Reshape", "cuBLAS") else "Other", row.name)
             matches[key] = matches.get(key, 0) + row.matches
             spent[row.name] = spent.get(row.name, 0.0) + row.seconds
     lines = [f"Egglog total time: {seconds * 1e3:.3f} ms"]

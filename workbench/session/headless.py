@@ -106,7 +106,7 @@ def _recall(session: CompileSession) -> bool:
     """Take every group's best from what is known; False where one is missing."""
     rules = digest_of(session.library())
     for g in session.groups:
-        found = known.recall(g, rules, session.runtime.name, session.graph.dims)
+        found = known.recall(g, rules, session.target, session.graph.dims)
         if found is None:
             session.saturated, session.best = {}, {}
             return False

@@ -56,7 +56,7 @@ def recall(
     known = _read(_path(group, rules_digest, target, dims))
     if known is None:
         return None
-    space = build_space(Snapshot(known.snapshot), known.root)
+    space = build_space(Snapshot(known.snapshot), known.root, target)
     event = msgspec.structs.replace(known.event, group=group.index)
     if len(known.genome) != len(space.genes) or any(
         not 0 <= choice < len(space.options[gene]) for choice, gene in zip(known.genome, space.genes, strict=True)

@@ -48,17 +48,18 @@ def saturate_group(
     store: SessionStore,
     saturator: Saturator,
     files: Sequence[RuleFile],
+    target: str,
     group: Group,
     program: ChunkProgram,
     emit: Callable[[ev.AnyEvent], None],
     *,
     fresh: bool,
 ) -> GroupEGraph:
-    """Saturate a group's program, or take the kept result of the same program and rules unless `fresh`.
+    """Saturate a group's program, or take the kept result of the same program, rules and target unless `fresh`.
 
     Raises RuleError, SaturationStopped, and NothingViable when no kernel computes an output."""
     rules_digest = digest_of(files)
-    name = f"snapshots/{group.digest}-{rules_digest}.msgpack"
+    name = f"snapshots/{group.digest}-{target}-{rules_digest}.msgpack"
     kept = None if fresh else _read(store, name)
     if kept is None:
         kept = _saturate(saturator, group, program, emit)
@@ -68,7 +69,7 @@ def saturate_group(
             emit(msgspec.structs.replace(step, group=group.index))
     event = msgspec.structs.replace(kept.event, group=group.index)
     emit(event)
-    return GroupEGraph(event, build_space(Snapshot(kept.snapshot), program.root), rules_digest)
+    return GroupEGraph(event, build_space(Snapshot(kept.snapshot), program.root, target), rules_digest)
 
 
 def _read(store: SessionStore, name: str) -> _Kept | None:

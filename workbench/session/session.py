@@ -21,7 +21,7 @@ from workbench.chunking import Chunk, Group
 from workbench.egraph.program import ChunkProgram
 from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Limits, Saturator
-from workbench.errors import ModelError, SessionError, WorkbenchError, printable
+from workbench.errors import ModelError, SessionError, UnavailableError, WorkbenchError, printable
 from workbench.frontend import Imported, import_model
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
@@ -53,6 +53,7 @@ from workbench.session.store import (
 )
 from workbench.session.verification import WrongResult
 from workbench.session.view import SessionView
+from workbench.targets import resolved
 
 __all__ = ["CompileSession", "Stopped", "WrongResult"]
 
@@ -82,14 +83,15 @@ class CompileSession:
             spec = msgspec.structs.replace(spec, **options)
         spec = checked(spec)
         levels_from_environment()
-        self.runtime: Runtime = get_runtime(spec.target, spec.threads)
+        self.target = resolved(spec.target)
+        self._runtime: Runtime | None = None
         self.on_event = on_event
         self._cancel = threading.Event()
         self._running = threading.Event()
         self._running.set()
         self._saturator: Saturator | None = None
         self._current = ""
-        self.worker = DeviceWorker(self.runtime.name, spec.threads)
+        self.worker = DeviceWorker(self.target, spec.threads)
 
         self.imported: Imported | None = None
         self.chunks: list[Chunk] = []
@@ -136,6 +138,14 @@ class CompileSession:
             self._saturator.close()
 
     @property
+    def runtime(self) -> Runtime:
+        """What plans, compiles and runs kernels for the target; made when first needed, since all up to the search works
+        without. Raises UnavailableError where its kernels cannot run here."""
+        if self._runtime is None:
+            self._runtime = get_runtime(self.target, self.spec.threads)
+        return self._runtime
+
+    @property
     def view(self) -> SessionView:
         """What the session looks like now."""
         return self._events.view
@@ -144,14 +154,14 @@ class CompileSession:
         self.emit(
             ev.SessionOpened(
                 model=self.spec.model,
-                target=self.runtime.name,
+                target=self.target,
                 strategy=self.spec.strategy,
                 seed=self.spec.seed,
                 limit=self.spec.limit,
                 breaks=self.spec.breaks,
                 pid=os.getpid(),
                 resumed=self._events.resumed,
-                device=device_name(self.runtime.name),
+                device=device_name(self.target),
             )
         )
 
@@ -264,9 +274,9 @@ class CompileSession:
         return self.groups
 
     def library(self) -> tuple[RuleFile, ...]:
-        """The rule files in use. Raises RuleError."""
+        """The rule files in use, those of the target. Raises RuleError."""
         own = Path(self.spec.egg) if self.spec.egg else None
-        return read_library(own, [Path(r) for r in self.spec.rules])
+        return read_library(own, [Path(r) for r in self.spec.rules], self.target)
 
     def saturate(self, fresh: bool = False) -> dict[int, sat.GroupEGraph]:
         """One saturated e-graph per group, by group index. A kept result of the same program and rules is used again
@@ -281,7 +291,7 @@ class CompileSession:
                 self.emit(ev.StageProgress(stage="saturate", done=done, total=len(self.groups)))
                 program = self.programs[g.representative]
                 self.saturated[g.index] = sat.saturate_group(
-                    self.store, saturator, files, g, program, self._emit_step, fresh=fresh
+                    self.store, saturator, files, self.target, g, program, self._emit_step, fresh=fresh
                 )
         self._write_rule_report()
         return self.saturated
@@ -325,16 +335,18 @@ class CompileSession:
             )
 
     def search(self) -> dict[int, GroupBest]:
-        """The best genome of each group, by group index. Raises WorkbenchError when a group has nothing viable."""
+        """The best genome of each group, by group index. Raises WorkbenchError when a group has nothing viable, and
+        UnavailableError where kernels for the target cannot be profiled here."""
         if not self.saturated or len(self.saturated) < len(self.groups):
             raise SessionError("the groups are not saturated yet", "call saturate first")
         self._forget("search")
         with self._stage("search", self.spec.strategy):
+            _ = self.runtime  # where it cannot be had, that is known before the interpreter runs
             reference = self.reference()
             for g in self.groups:
                 self.checkpoint()
                 self.best[g.index] = search_group(self, g, reference.values)
-                known.remember(g, self.saturated[g.index], self.runtime.name, self.graph.dims, self.best[g.index])
+                known.remember(g, self.saturated[g.index], self.target, self.graph.dims, self.best[g.index])
         return self.best
 
     def search_checkpoint(self) -> bool:
@@ -378,14 +390,15 @@ class CompileSession:
         seconds = sum(s.event.seconds for s in self.saturated.values())
         self.store.write("rule_stats.txt", artifacts.rule_report(rows, seconds).encode())
 
-    def _write_artifacts(self, executable: Executable) -> None:
+    def _write_artifacts(self, executable: Executable | None) -> None:
+        """All there is: without an executable, what saturation gave."""
         artifacts.write_all(
             self._artifact_directory(),
             self.graph,
             {n: c.index for c in self.chunks for n in c.nodes},
             self.programs,
             (self.store / "rule_stats.txt").read_bytes(),
-            executable.compiled(self.graph.dims),
+            None if executable is None else executable.compiled(self.graph.dims),
         )
 
     def run(self, first: str = "import") -> Executable:
@@ -408,7 +421,7 @@ class CompileSession:
                     case "saturate":
                         self.saturate(fresh=first == "saturate")
                     case "search":
-                        self.search()
+                        self._search_or_leave_artifacts()
                     case "stitch":
                         self.stitch()
                     case "verify":
@@ -416,6 +429,13 @@ class CompileSession:
         self.finish()
         assert self.executable is not None
         return self.executable
+
+    def _search_or_leave_artifacts(self) -> None:
+        try:
+            self.search()
+        except UnavailableError:  # no later stage will write them
+            self._write_artifacts(None)
+            raise
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -477,7 +497,7 @@ class CompileSession:
     def search_id(self, group: Group, files_digest: str) -> str:
         """Names one search: what is searched, how, and in which run."""
         spec = self.spec
-        text = f"{group.digest} {files_digest} {self.runtime.name} {spec.strategy} {spec.seed} {spec.run}"
+        text = f"{group.digest} {files_digest} {self.target} {spec.strategy} {spec.seed} {spec.run}"
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from workbench.errors import ModelError, WorkbenchError, printable
+from workbench.targets import CHOICES
 
 DEMO = "demo"
 DEFAULT_LIMIT = 120
@@ -47,7 +48,6 @@ def checked(spec: SessionSpec) -> SessionSpec:
     """`spec`, when work can start with it: types are right, names are known, numbers are in range.
 
     Raises WorkbenchError, before anything is on disk."""
-    from workbench.runtime import TARGETS
     from workbench.search.strategies import STRATEGIES
 
     try:
@@ -59,8 +59,8 @@ def checked(spec: SessionSpec) -> SessionSpec:
         raise WorkbenchError(f"'{printable(str(error.object))}' is not a name in UTF-8", "rename it") from None
     if spec.strategy not in STRATEGIES:
         raise WorkbenchError(f"--strategy: '{printable(spec.strategy)}' is not one of {', '.join(STRATEGIES)}")
-    if spec.target not in TARGETS:
-        raise WorkbenchError(f"--target: '{printable(spec.target)}' is not one of {', '.join(TARGETS)}")
+    if spec.target not in CHOICES:
+        raise WorkbenchError(f"--target: '{printable(spec.target)}' is not one of {', '.join(CHOICES)}")
     for name, value, least in (
         ("limit", spec.limit, 1),
         ("seed", spec.seed, 0),

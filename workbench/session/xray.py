@@ -22,6 +22,7 @@ from workbench.errors import InputError, SessionError, WorkbenchError, printable
 from workbench.session import events as ev
 from workbench.session.saturation import digest_of
 from workbench.session.spec import DEMO, SessionSpec
+from workbench.targets import resolved
 
 if TYPE_CHECKING:
     from workbench.session.session import CompileSession
@@ -37,7 +38,8 @@ def xray_model(spec: SessionSpec, rule: str, node: str | None, group: int | None
     from workbench.session.inspection import split_and_group
 
     own = Path(spec.egg) if spec.egg else None
-    files = read_library(own, [Path(r) for r in spec.rules])
+    target = resolved(spec.target)
+    files = read_library(own, [Path(r) for r in spec.rules], target)
     path = Path(spec.model)
     if spec.model == DEMO:
         from workbench.frontend.demo import write_demo
@@ -54,7 +56,7 @@ def xray_model(spec: SessionSpec, rule: str, node: str | None, group: int | None
     for key in ("type", "at", "error", "note"):
         found.pop(key)
     found["at"] = found.pop("place")
-    return {"model": spec.model, **found}
+    return {"model": spec.model, "target": target, **found}
 
 
 def check_rule(saturator: Saturator, rule: str) -> None:
