@@ -321,15 +321,34 @@ class _Matcher:
         return self.tables.show_class(*value)
 
     def _at(self, path: Path) -> str:
-        """A place in words, the innermost first."""
-        parts = []
-        for function, place in reversed(path):
+        """A place in words, the innermost first; places in a list by their number."""
+        text, behind = "", 0
+        for function, place in path:
+            if place == 2 and self._is_list(function):
+                behind += 1
+                continue
+            if place == 1 and self._is_list(function):
+                text, behind = f"item {behind + 1} of {text}", 0
+                continue
+            if behind:
+                text, behind = f"what follows item {behind} of {text}", 0
             if place == 0:
-                parts.append(function)
+                text = function
                 continue
             name = self.names.get((function, place))
-            parts.append(f"argument {place}{f' ({name})' if name else ''} of {function}")
-        return printable(" in ".join(parts), 300)
+            inside = f" in {text}" if text else ""
+            text = f"argument {place}{f' ({name})' if name else ''} of {function}{inside}"
+        if behind:
+            text = f"what follows item {behind} of {text}"
+        return printable(text, 300)
+
+    def _is_list(self, function: str) -> bool:
+        """Whether a constructor puts an item before a list."""
+        table = self.tables.table(function)
+        if table is None or len(table.signature.inputs) != 2:
+            return False
+        item, rest = table.signature.inputs
+        return item != rest == table.signature.output
 
     def _differs(self, wanted: Callable[[], str], path: Path, value: Located, progress: int) -> None:
         self._fail(lambda: Finding(wanted(), self._at(path), self._class(value)), progress)

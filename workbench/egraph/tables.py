@@ -15,6 +15,10 @@ MOST_NODES = 4
 """E-nodes of a class that are shown; the rest is counted."""
 MOST_TEXT = 160
 """Characters of one rendered e-node."""
+DEPTH = 2
+"""How deep a term is shown."""
+DATA_DEPTH = 6
+"""The same for terms of sorts in which no value has a name, such as expressions: nothing shorter stands for a part."""
 
 Located = tuple[str, Any]
 """A value with its sort: an e-class, or a literal."""
@@ -67,6 +71,7 @@ class Tables:
         self._functions = egraph.freeze().functions
         self._tables: dict[str, Table] = {}
         self._names: dict[Located, str] | None = None
+        self._data: set[str] | None = None
         self._constructors: dict[str, list[str]] = defaultdict(list)
         """Names by sort of the result."""
         for name, function in self._functions.items():
@@ -115,13 +120,16 @@ class Tables:
         if sort in self._readers:
             return self.show(sort, value)
         found = sorted(self.nodes(sort, value), key=lambda node: len(node[1].inputs))
-        shown = [self._show_row(table, row, 2) for table, row in found[:MOST_NODES]]
+        depth = DATA_DEPTH if sort in self._unnamed() else DEPTH
+        shown = [self._show_row(table, row, depth) for table, row in found[:MOST_NODES]]
         left = len(found) - len(shown)
         text = " | ".join(shown) or self._nameless(sort)
         return f"{text} | and {left} more e-nodes" if left else text
 
-    def show(self, sort: str, value: Any, depth: float = 2) -> str:
+    def show(self, sort: str, value: Any, depth: float | None = None) -> str:
         """A value as a short term: a literal, a `$t` variable, or the smallest e-node of the class."""
+        if depth is None:
+            depth = DATA_DEPTH if sort in self._unnamed() else DEPTH
         if sort in self._readers:
             plain = self._readers[sort](value)
             if isinstance(plain, str):
@@ -145,6 +153,19 @@ class Tables:
             room -= len(part) + 1
             parts.append(part)
         return printable(f"({' '.join(parts)})", MOST_TEXT)
+
+    def _unnamed(self) -> set[str]:
+        """Sorts whose terms are made of no value that has a name."""
+        if self._data is None:
+            parts: dict[str, set[str]] = {}
+            for name, function in self._functions.items():
+                if not function.is_let_binding and name not in self.facts:
+                    parts.setdefault(function.output_sort, set()).update(function.input_sorts)
+            named = {sort for sort, _ in self._named()}
+            while grown := {s for s, made_of in parts.items() if s not in named and made_of & named}:
+                named |= grown
+            self._data = parts.keys() - named
+        return self._data
 
     def _named(self) -> dict[Located, str]:
         """The `$t` variable of each value that has one."""

@@ -15,6 +15,7 @@ from workbench.frontend.values import (
     View,
     broadcast,
     dtype_of,
+    graph_dtype,
     is_symbolic,
     plain,
     shape_of,
@@ -118,7 +119,7 @@ class Builder:
             return x
         if x.dtype == object:
             return self._lift_symbolic(x)
-        dtype = dt.from_numpy(x.dtype)
+        dtype = graph_dtype(x.dtype)
         if dtype is None:
             raise ModelError(f"{x.dtype} values are not supported", "float32, float64, int32, int64 and bool are")
         base = x[_varying(x)]
@@ -159,7 +160,7 @@ class Builder:
         The data stays one number until it is loaded."""
         if not isinstance(x, np.ndarray) or _distinct(x) == x.size:
             return x
-        dtype = dt.from_numpy(x.dtype)
+        dtype = graph_dtype(x.dtype)
         return x if dtype is None else self.constant(x, x.shape, dtype, self.label)
 
     def known(self, x: Value) -> np.ndarray | None:
@@ -263,7 +264,7 @@ class Builder:
         if array is not None and array.dtype != object:
             return fold(lambda a: a.astype(target), array)
         view = self.lift(x)
-        to = dt.from_numpy(target)
+        to = graph_dtype(target)
         if to is None:
             raise ModelError(f"{target} values are not supported", "float32, float64, int32, int64 and bool are")
         return self.node(ops.Cast(to), [view], view.shape, to)

@@ -20,8 +20,7 @@ from workbench.frontend.model_file import ModelFile, node_name, open_model, plac
 from workbench.frontend.opaque import OpaqueOperators
 from workbench.frontend.registry import Operator, find, foldable
 from workbench.frontend.tensors import TensorReader
-from workbench.frontend.values import NotLoweredError, Value, View
-from workbench.ir import dtype as dt
+from workbench.frontend.values import IMPORTED, NotLoweredError, Value, View, graph_dtype
 from workbench.ir import expr as ex
 from workbench.ir import ops
 from workbench.ir.dtype import DType
@@ -154,7 +153,7 @@ class _Import:
         if not isinstance(data, ExternalData) and data.size <= SMALL:
             value = self.builder.lift(data, name) if _is_matrix(data) else data
         else:
-            held = dt.from_numpy(dtype)
+            held = graph_dtype(dtype)
             if held is None:
                 raise ModelError(f"initializer '{printable(name)}' is {dtype}, which is not supported")
             value = self.builder.constant(data, shape, held, name)
@@ -289,19 +288,19 @@ def _input_dtype(name: str, elem_type: int) -> DType:
     from onnx import TensorProto, helper
 
     try:
-        dtype = dt.from_numpy(helper.tensor_dtype_to_np_dtype(elem_type))
+        dtype = graph_dtype(helper.tensor_dtype_to_np_dtype(elem_type))
     except (KeyError, ValueError, TypeError):
         dtype = None
     if dtype is None:
         known = elem_type in TensorProto.DataType.values()
         shown = TensorProto.DataType.Name(elem_type).lower() if known else str(elem_type)
-        raise ModelError(f"input '{name}' is {shown}; supported are {', '.join(d.name for d in dt.DTYPES)}")
+        raise ModelError(f"input '{name}' is {shown}; supported are {', '.join(d.name for d in IMPORTED)}")
     return dtype
 
 
 def _is_matrix(data: np.ndarray) -> bool:
     """Whether `data` looks like a weight: its layout in memory is then kept, whatever its size."""
-    return data.dtype.kind == "f" and data.ndim > 1 and data.size > _SCALARS and dt.from_numpy(data.dtype) is not None
+    return data.dtype.kind == "f" and data.ndim > 1 and data.size > _SCALARS and graph_dtype(data.dtype) is not None
 
 
 def _float_elements(tensor: Any) -> int:

@@ -12,8 +12,7 @@ from workbench.frontend.builder import Builder
 from workbench.frontend.coverage import OperatorUse
 from workbench.frontend.model_file import ModelFile, node_name
 from workbench.frontend.registry import standard
-from workbench.frontend.values import NotLoweredError, Value, View
-from workbench.ir import dtype as dt
+from workbench.frontend.values import NotLoweredError, Value, View, graph_dtype
 from workbench.ir import ops
 from workbench.ir.dtype import DType
 from workbench.ir.hlir import CustomOpSpec, Operand
@@ -62,7 +61,7 @@ class OpaqueOperators:
             tensor = value.type.tensor_type
             if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
                 continue
-            dtype = dt.from_numpy(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else None
+            dtype = graph_dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else None
             if dtype is not None:
                 found[value.name] = (tuple(int(d.dim_value) for d in tensor.shape.dim), dtype)
         return found

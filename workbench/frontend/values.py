@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import ModelError
+from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir.dtype import DType
@@ -55,6 +56,16 @@ def dtype_of(x: Value) -> np.dtype:
     if isinstance(x, View):
         return x.dtype.numpy
     return np.dtype(np.int64) if x.dtype == object else x.dtype
+
+
+IMPORTED = tuple(d for d in dt.DTYPES if d not in (dt.F16, dt.BF16))
+"""Element types that models may hold. Operators are not imported in half precision yet."""
+
+
+def graph_dtype(dtype: np.dtype | type) -> DType | None:
+    """The DType of a NumPy dtype, or None where a model with it is not imported."""
+    found = dt.from_numpy(dtype)
+    return found if found in IMPORTED else None
 
 
 def is_float(x: Value) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 
@@ -29,11 +30,13 @@ class DType:
 
 F64 = DType("f64", "F64", np.dtype(np.float64), True)
 F32 = DType("f32", "F32", np.dtype(np.float32), True)
+F16 = DType("f16", "F16", np.dtype(np.float16), True)
+BF16 = DType("bf16", "BF16", np.dtype(ml_dtypes.bfloat16), True)
 I64 = DType("i64", "I64", np.dtype(np.int64), False)
 I32 = DType("i32", "I32", np.dtype(np.int32), False)
 BOOL = DType("bool", "Bool", np.dtype(np.bool_), False)
 
-DTYPES = (F64, F32, I64, I32, BOOL)
+DTYPES = (F64, F32, F16, BF16, I64, I32, BOOL)
 BY_NAME = {d.name: d for d in DTYPES}
 BY_TERM = {d.term: d for d in DTYPES}
 _BY_NUMPY = {d.numpy: d for d in DTYPES}

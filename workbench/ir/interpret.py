@@ -13,6 +13,7 @@ import numpy as np
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
+from workbench.ir.dtype import from_numpy
 from workbench.ir.hlir import Graph, Node, shape_values
 
 SLAB_ELEMENTS = 1 << 22
@@ -167,5 +168,6 @@ def _reduce_product(graph: Graph, node: Node, values: Mapping[int, np.ndarray], 
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+    dtype = from_numpy(array.dtype)  # NumPy's own kind of bf16 is no float
+    return array.astype(np.float64 if dtype is not None and dtype.is_float else np.int64)
 

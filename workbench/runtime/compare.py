@@ -21,6 +21,8 @@ class Tolerance:
 DEFAULT_TOLERANCE = {
     dt.F32: Tolerance(1e-4, 1e-4),
     dt.F64: Tolerance(1e-9, 1e-9),
+    dt.F16: Tolerance(4e-3, 4e-3),
+    dt.BF16: Tolerance(3e-2, 3e-2),
     dt.I64: Tolerance(0.0, 0.0),
     dt.I32: Tolerance(0.0, 0.0),
     dt.BOOL: Tolerance(0.0, 0.0),
@@ -42,7 +44,7 @@ def compare(got: np.ndarray, expected: np.ndarray, rtol: float, atol_scale: floa
     if got.size == 0:
         return True, 0.0, 0.0
     flat, want = got.reshape(-1), expected.reshape(-1)
-    if not (np.issubdtype(flat.dtype, np.floating) or np.issubdtype(want.dtype, np.floating)):
+    if not (_is_float(flat) or _is_float(want)):
         return _compare_integers(flat, want, rtol, atol_scale)
     a, b = flat.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(b)
@@ -52,6 +54,11 @@ def compare(got: np.ndarray, expected: np.ndarray, rtol: float, atol_scale: floa
     if not finite.any():
         return True, 0.0, 0.0
     return _within(np.abs(a[finite] - b[finite]), np.abs(b[finite]), rtol, atol_scale)
+
+
+def _is_float(array: np.ndarray) -> bool:
+    dtype = dt.from_numpy(array.dtype)  # NumPy's own kind of bf16 is no float
+    return array.dtype.kind == "f" or (dtype is not None and dtype.is_float)
 
 
 def _compare_integers(a: np.ndarray, b: np.ndarray, rtol: float, atol_scale: float) -> tuple[bool, float, float]:

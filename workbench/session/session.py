@@ -139,8 +139,8 @@ class CompileSession:
 
     @property
     def runtime(self) -> Runtime:
-        """What plans, compiles and runs kernels for the target; made when first needed, since all up to the search works
-        without. Raises UnavailableError where its kernels cannot run here."""
+        """What plans, compiles and runs kernels for the target; made when first needed, since all up to the search
+        works without. Raises UnavailableError where its kernels cannot run here."""
         if self._runtime is None:
             self._runtime = get_runtime(self.target, self.spec.threads)
         return self._runtime

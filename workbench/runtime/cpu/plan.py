@@ -12,6 +12,7 @@ from workbench.ir import llir
 from workbench.ir.llir import GemmCall, GemmOperand, Immediate, MapKernel, OpaqueCall, Program, ReduceKernel
 from workbench.runtime.arena import plan_arena
 from workbench.runtime.bounds import reach
+from workbench.runtime.cpu.builder import REGISTER
 from workbench.runtime.cpu.render import identity, render_terms, source_key
 from workbench.runtime.cpu.schedule import Form, Term, Vectors, gathered, linearise
 from workbench.runtime.protocol import GemmLaunch, Launch, MatrixRef, NativeLaunch, OpaqueLaunch, Plan, PlanBuffer
@@ -24,8 +25,8 @@ NAMED_FUNCTIONS = 4
 def plan_program(program: Program, custom_ops: CustomOps, vectors: Vectors) -> Plan:
     """Sources, launches and arena for `program`, for a processor with `vectors`.
 
-    Kernels that write nothing are left out. Raises WorkbenchError for a function or an address that this target can't
-    take, and for an unknown custom operator."""
+    Kernels that write nothing are left out. Raises WorkbenchError for a dtype, a function or an address that this
+    target can't take, and for an unknown custom operator."""
     offsets, arena_bytes = plan_arena(program)
     buffers = tuple(PlanBuffer(b.dtype.name, b.elements, offsets.get(b.id)) for b in program.buffers)
     sources: dict[str, str] = {}
@@ -50,6 +51,9 @@ def _native(
     kernel: MapKernel | ReduceKernel, program: Program, sources: dict[str, str], vectors: Vectors
 ) -> NativeLaunch:
     terms = linearise(kernel.body)
+    for dtype in (program.buffers[kernel.out].dtype, *(term.dtype for term in terms)):
+        if dtype not in REGISTER:
+            raise WorkbenchError(f"the cpu target has no kernels for {dtype}")
     name, nbytes = native_name(kernel, terms), _traffic(kernel, terms, program)
     if isinstance(kernel, ReduceKernel) and kernel.extent == 0:
         dtype = program.buffers[kernel.out].dtype
