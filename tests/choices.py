@@ -45,13 +45,13 @@ def matches_of(saturator: Saturator, text: str) -> tuple[dict[str, int], Snapsho
     return matches, Snapshot(result.snapshot)
 
 
-def saturated(saturator: Saturator, graph: Graph, chunk: Chunk | None = None) -> Case:
-    """The case of `chunk`, or of the whole graph."""
+def saturated(saturator: Saturator, graph: Graph, chunk: Chunk | None = None, target: str = "cpu") -> Case:
+    """The case of `chunk`, or of the whole graph, with the kernels that `target` has."""
     if chunk is None:
         (chunk,) = split(graph, ())
     program = emit(graph, chunk.nodes, chunk.inputs, chunk.outputs)
     matches, snapshot = matches_of(saturator, program.text)
-    return Case(graph, chunk, program, build_space(snapshot, program.root), matches)
+    return Case(graph, chunk, program, build_space(snapshot, program.root, target), matches)
 
 
 def random_genome(space: Space, rng: random.Random) -> Genome:

@@ -1,4 +1,4 @@
-"""One saturation child for all tests of the e-graph."""
+"""One saturation child a target for all tests of the e-graph."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from workbench.egraph.saturate import Saturator
 
 @pytest.fixture(scope="session")
 def saturator() -> Iterator[Saturator]:
-    """The library as it ships."""
+    """The library as it ships, for the cpu."""
     with Saturator(read_library()) as it:
+        yield it
+
+
+@pytest.fixture(scope="session")
+def cuda() -> Iterator[Saturator]:
+    """The same for cuda."""
+    with Saturator(read_library(target="cuda")) as it:
         yield it

@@ -288,6 +288,22 @@ RULES: dict[str, tuple[Program, Program]] = {
         lambda: batched((1, 2), [ZERO, Z * 24], [ZERO, Z * 30]),
         lambda: batched((2, 1), [Z * 24, ZERO], [Z * 30, ZERO]),
     ),
+    "matmul flattening: squeeze second 1": (
+        lambda: batched((2, 1), [Z * 24, ZERO], [Z * 30, ZERO]),
+        lambda: batched((2, 3, 1), [Z * 72, Z * 24, ZERO], [Z * 90, Z * 60, ZERO]),
+    ),
+    "matmul flattening: squeeze third 1": (
+        lambda: batched((2, 3, 1), [Z * 72, Z * 24, ZERO], [Z * 90, Z * 60, ZERO]),
+        lambda: batched((2, 1, 3), [Z * 72, ZERO, Z * 24], [Z * 90, ZERO, Z * 60]),
+    ),
+    "prepare batch merge: A and B contiguous": (
+        lambda: batched((2, 3), [Z * 72, Z * 24], [Z * 90, Z * 30]),
+        lambda: batched((2, 3), [Z * 72, Z * 24], [Z * 90, ZERO]),
+    ),
+    "matmul flattening: merge batch, A and B contiguous": (
+        lambda: batched((2, 3), [Z * 72, Z * 24], [Z * 90, Z * 30]),
+        lambda: batched((2, 3), [Z * 72, Z * 24], [Z * 100, Z * 30]),  # a gap between B's groups of three
+    ),
     "prepare batch merge: A contiguous, B broadcast": (
         lambda: batched((2, 3), [Z * 72, Z * 24], [ZERO, ZERO]),
         lambda: batched((2, 3), [Z * 72, Z * 24], [ZERO, Z * 30]),
@@ -501,6 +517,14 @@ MERGES = {
     "rows": (batched((2, 3), [Z * 72, Z * 24], [ZERO, ZERO]), (24,)),
     "rows under a leading 1": (batched((1, 2, 3), [ZERO, Z * 72, Z * 24], [ZERO] * 3), (24,)),
     "a batch of columns": (batched((2, 3), [ZERO, ZERO], [Z * 90, Z * 30]), (6, 4)),
+    "both move": (batched((2, 3), [Z * 72, Z * 24], [Z * 90, Z * 30]), (6, 4)),
+    "both move over three axes": (
+        batched((2, 2, 2), [Z * 96, Z * 48, Z * 24], [Z * 120, Z * 60, Z * 30]),
+        (8, 4),
+    ),
+    "a last axis of one": (batched((2, 3, 1), [Z * 72, Z * 24, ZERO], [Z * 90, Z * 60, ZERO]), (2, 3, 4)),
+    "a named batch, both move": (batched((N, 3), [Z * 72, Z * 24], [Z * 90, Z * 30]), (N * 3, 4)),
+    "a named inner batch, both move": (batched((2, N), [Z * N * 24, Z * 24], [Z * N * 30, Z * 30]), (N * 2, 4)),
     "three axes": (batched((2, 2, 2), [Z * 96, Z * 48, Z * 24], [ZERO] * 3), (32,)),
     "single rows": (batched((3,), [Z * 18], [ZERO], m=1), (3,)),
     "a named batch": (batched((N, 3), [Z * 72, Z * 24], [ZERO, ZERO]), (N * 12,)),
@@ -510,7 +534,8 @@ MERGES = {
 }
 APART = {
     "B moves along one axis": batched((2, 3), [Z * 72, Z * 24], [ZERO, Z * 30]),
-    "B moves along both": batched((2, 3), [Z * 72, Z * 24], [Z * 90, Z * 30]),
+    "B is padded": batched((2, 3), [Z * 72, Z * 24], [Z * 100, Z * 30]),
+    "both move, A in the other order": batched((2, 3), [Z * 24, Z * 48], [Z * 90, Z * 30]),
     "A is padded": batched((2, 3), [Z * 80, Z * 24], [ZERO, ZERO]),
     "A is transposed": batched((2, 3), [Z * 24, Z * 48], [ZERO, ZERO]),
     "A is broadcast": batched((2, 3), [ZERO, Z * 24], [ZERO, ZERO]),
@@ -536,18 +561,18 @@ def test_batches_stay_apart(saturator: Saturator, which: str) -> None:
 
 @pytest.mark.parametrize("dims", [{"n": 1, "s": 1}, {"n": 4, "s": 1}, {"n": 2, "s": 7}])
 def test_named_dimensions_take_any_value(saturator: Saturator, dims: dict[str, int]) -> None:
-    for which in ("a named batch", "a named inner batch", "named rows", "all named"):
+    for which in (w for w in MERGES if "named" in w):
         case = saturated(saturator, MERGES[which][0])
         rng = random.Random(1)
         assert_computes_the_same(case, [random_genome(case.space, rng) for _ in range(4)], dims)
 
 
 @st.composite
-def any_matmul(draw: st.DrawFn) -> Graph:
+def any_matmul(draw: st.DrawFn, dtypes: Sequence[DType] = (dt.F32, dt.F32, dt.F32, dt.F64, dt.I32)) -> Graph:
     """Random sizes, layouts, batch strides (contiguous, swapped, broadcast, grouped, padded), offsets and dtypes."""
     m, n, k = (draw(st.integers(1, 5)) for _ in range(3))
     batch = tuple(draw(st.lists(st.integers(1, 4), max_size=3)))
-    dtype = draw(st.sampled_from((dt.F32, dt.F32, dt.F32, dt.F64, dt.I32)))
+    dtype = draw(st.sampled_from(dtypes))
 
     def strides(rows: int, columns: int) -> tuple[list[Expr], Expr, Expr]:
         pad = draw(st.sampled_from((0, 0, 1)))

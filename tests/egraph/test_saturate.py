@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.choices import matches_of
 from workbench.egraph.messages import StepDone
 from workbench.egraph.rules import RuleFile, category, library_directory, read_library
 from workbench.egraph.saturate import Limits, SaturationStopped, Saturator
@@ -95,13 +96,13 @@ def test_every_rule_is_listed_where_it_stands(saturator: Saturator) -> None:
         assert block.startswith(("(rule ", "(rewrite "))
         before, _ = block.split(f':name "{rule.name}"', 1)
         assert before.count("(rule ") + before.count("(rewrite ") == 1
-        assert category(rule.file) in ("Reshape", "cuBLAS", "Other")
-    written = sum(p.read_text().count(":name ") for p in directory.rglob("*.egg"))
+        assert category(rule.file) in ("Reshape", "BLAS", "Other")
+    written = sum(file.text.count(":name ") for file in read_library())
     assert written == len(saturator.rules)
 
 
 def test_every_file_says_what_it_matches_why_it_is_sound_and_what_it_needs() -> None:
-    for file in read_library():
+    for file in read_library(target=None):
         heading = file.text.split("\n\n")[0]
         assert heading.startswith("; "), file.name
         if file.name != "base.egg":
@@ -110,7 +111,8 @@ def test_every_file_says_what_it_matches_why_it_is_sound_and_what_it_needs() -> 
 
 def test_categories_go_by_directory() -> None:
     assert category("flatten/squeeze.egg") == "Reshape"
-    assert category("blas/sgemm_RmRm.egg") == "cuBLAS"
+    assert category("blas/sgemm_RmRm.egg") == "BLAS"
+    assert category("cublas/sgemm_RmRm.egg") == category("cublaslt/lt_RmRm.egg") == "cuBLAS"
     assert category("lower.egg") == category("mine/blas.egg") == "Other"
 
 
@@ -234,6 +236,40 @@ class TestLibraryOnDisk:
         files = [f.name for f in read_library(extra=[tmp_path])]
         assert files[0] == "base.egg"
         assert files[-2:] == ["b.egg", "sub/a.egg"]
+
+    def test_a_target_has_the_files_that_name_it_and_those_that_name_none(self, tmp_path: Path) -> None:
+        for target, own, other in (("cpu", "blas/", "cublas"), ("cuda", "cublas", "blas/")):
+            names = [f.name for f in read_library(target=target)]
+            assert {"base.egg", "lower.egg", "flatten/squeeze.egg"} <= {*names}
+            assert any(n.startswith(own) for n in names)
+            assert not any(n.startswith(other) for n in names)
+        assert len({f.name for f in read_library(target=None)}) == len(list(library_directory().rglob("*.egg")))
+        (tmp_path / "gpu.egg").write_text("; Mine.\n;; target: cuda\n(relation a (i64))\n; Target: cpu")
+        (tmp_path / "both.egg").write_text("; Target: cuda, cpu\n(relation b (i64))")
+        (tmp_path / "code.egg").write_text("(relation c (i64))\n; Target: cuda")
+        on = {t: [f.name for f in read_library(extra=[tmp_path], target=t)][-3:] for t in ("cpu", "cuda")}
+        assert on["cuda"] == ["both.egg", "code.egg", "gpu.egg"]
+        assert on["cpu"][-2:] == ["both.egg", "code.egg"]
+        assert "gpu.egg" not in on["cpu"]
+
+    @pytest.mark.parametrize("line", ["; Target: rocm", "; Target:", "; Target: cpu gpu"])
+    def test_a_target_that_is_none_is_named_with_its_place(self, tmp_path: Path, line: str) -> None:
+        (tmp_path / "mine.egg").write_text(f"; Mine.\n{line}\n(relation a (i64))")
+        with pytest.raises(RuleError, match=r"^mine\.egg:2: '(rocm|gpu|)' is not a target"):
+            read_library(extra=[tmp_path])
+
+    def test_a_library_without_a_file_for_the_target_says_so(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.egg").write_text("; Target: cuda\n")
+        with pytest.raises(RuleError, match="none of its rule files is for the target cpu"):
+            read_library(tmp_path)
+
+    def test_a_library_with_few_rulesets_saturates(self) -> None:
+        """A phase whose rulesets nothing declares is left out."""
+        text = """(datatype Tree (Leaf i64) (Pair Tree Tree)) (ruleset lower)
+                  (rewrite (Pair ?x ?x) ?x :ruleset lower :name "same")"""
+        with Saturator([RuleFile("base.egg", text)]) as it:
+            matches, _ = matches_of(it, "(let $t0 (Pair (Leaf 1) (Leaf 1)))")
+        assert matches.keys() == {"same"}
 
     def test_what_cannot_be_read_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(RuleError, match="no such rule directory"):

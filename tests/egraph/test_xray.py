@@ -277,5 +277,5 @@ def test_another_dtype_is_the_reason_and_a_batch_of_eight(saturator: Saturator) 
     assert result.binding["?a"] == "$t0"
     squeeze = saturator.xray(program.text, "matmul flattening: squeeze leading 1", node)
     assert (squeeze.wanted, squeeze.found_instead) == ("(MNum 1)", "(MNum 8)")
-    assert squeeze.at == "argument 1 of ECons in argument 1 (batch) of Matmul in ?e"
+    assert squeeze.at == "item 1 of argument 1 (batch) of Matmul in ?e"
     assert saturator.xray(of_dtype(dt.F32).text, "sgemm RmRm", node).first_failing is None
