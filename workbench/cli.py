@@ -365,6 +365,11 @@ def _setup_xray(command: argparse.ArgumentParser) -> None:
     command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
 
 
+def _setup_inspect(command: argparse.ArgumentParser) -> None:
+    _model_options(command)
+    _target_option(command)
+
+
 def _setup_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -382,7 +387,7 @@ COMMANDS: dict[
     "run": (_run, "compile a model, or reuse the best known, and execute it", _setup_run),
     "rules": (_rules, "saturate only, and print the rule table", _setup_rules),
     "xray": (_xray, "how far a rule's premises hold, and what stops the first that fails", _setup_xray),
-    "inspect": (_inspect, "operator coverage, shapes, breaks and groups, without compiling", _model_options),
+    "inspect": (_inspect, "operator coverage, shapes, breaks and groups, without compiling", _setup_inspect),
     "devices": (_devices, "what can run kernels here", _setup_json),
     "sessions": (_sessions, "recent sessions", _setup_json),
     "attach": (_attach, "the workbench on a session that is running, or the record of one", _setup_attach),

@@ -120,7 +120,7 @@ class Tables:
         if sort in self._readers:
             return self.show(sort, value)
         found = sorted(self.nodes(sort, value), key=lambda node: len(node[1].inputs))
-        depth = DATA_DEPTH if sort in self._unnamed() else DEPTH
+        depth = DATA_DEPTH if sort in self.data_sorts() else DEPTH
         shown = [self._show_row(table, row, depth) for table, row in found[:MOST_NODES]]
         left = len(found) - len(shown)
         text = " | ".join(shown) or self._nameless(sort)
@@ -129,7 +129,7 @@ class Tables:
     def show(self, sort: str, value: Any, depth: float | None = None) -> str:
         """A value as a short term: a literal, a `$t` variable, or the smallest e-node of the class."""
         if depth is None:
-            depth = DATA_DEPTH if sort in self._unnamed() else DEPTH
+            depth = DATA_DEPTH if sort in self.data_sorts() else DEPTH
         if sort in self._readers:
             plain = self._readers[sort](value)
             if isinstance(plain, str):
@@ -154,8 +154,8 @@ class Tables:
             parts.append(part)
         return printable(f"({' '.join(parts)})", MOST_TEXT)
 
-    def _unnamed(self) -> set[str]:
-        """Sorts whose terms are made of no value that has a name."""
+    def data_sorts(self) -> set[str]:
+        """Sorts whose terms are made of no value that has a name, such as expressions and their lists."""
         if self._data is None:
             parts: dict[str, set[str]] = {}
             for name, function in self._functions.items():

@@ -251,7 +251,8 @@ def _reason(
     tables = Tables(funnel.egraph, funnel.subject.facts)
     survivors = funnel.survivors(tables)
     result = diagnose(tables, funnel.parts.premises[failing].fact, survivors, argument_names(rules), until)
-    shown = {v: tables.show(*value, depth=1) for v, value in result.binding.items()}
+    data = tables.data_sorts()
+    shown = {v: tables.show(*value, depth=None if value[0] in data else 1) for v, value in result.binding.items()}
     if not result.findings and result.exhausted:
         return funnel.parts.premises[failing].text, "", "not looked up: no time was left", shown
     if result.holds or not result.findings:

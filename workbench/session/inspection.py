@@ -15,6 +15,7 @@ from workbench.ir import ops
 from workbench.ir.hlir import Graph
 from workbench.ir.layout import show
 from workbench.session.spec import DEMO, SessionSpec
+from workbench.targets import resolved
 
 
 def split_and_group(graph: Graph, breaks: str = "auto") -> tuple[list[Chunk], list[ChunkProgram], list[Group]]:
@@ -37,6 +38,7 @@ def inspect_model(spec: SessionSpec, scratch: Path) -> dict[str, Any]:
     found = coverage(path)
     result: dict[str, Any] = {
         "model": spec.model,
+        "target": resolved(spec.target),
         "opsets": dict(found.opsets),
         "operators": [
             {
@@ -96,7 +98,8 @@ def _port(graph: Graph, node_id: int) -> dict[str, str]:
 def as_text(result: dict[str, Any]) -> str:
     """The inspection for a person."""
     opsets = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in result["opsets"].items())
-    lines = [f"{result['model']}  opset {opsets}", "", "  operator                     count"]
+    title = f"{result['model']}  target {result['target']}  opset {opsets}"
+    lines = [title, "", "  operator                     count"]
     for use in result["operators"]:
         name = f"{use['domain']}::{use['name']}" if use["domain"] else use["name"]
         note = "" if use["supported"] else f"  not supported, first at '{use['first_node']}'"

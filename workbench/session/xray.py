@@ -46,7 +46,11 @@ def xray_model(spec: SessionSpec, rule: str, node: str | None, group: int | None
 
         path = write_demo(scratch / "demo.onnx")
     with Saturator(files) as saturator:
-        check_rule(saturator, rule)
+        try:
+            check_rule(saturator, rule)
+        except InputError as error:
+            whole = read_library(own, [Path(r) for r in spec.rules], None)
+            raise _of_another_target(rule, files, whole) or error from None
         imported = import_model(
             path, dims=spec.dims, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
         )
@@ -72,6 +76,18 @@ def check_rule(saturator: Saturator, rule: str) -> None:
         f"there is no rule '{printable(rule, 80)}'",
         f"close to it: {shown}" if shown else "luminal-tui rules MODEL lists them",
     )
+
+
+def _of_another_target(rule: str, files: Sequence[RuleFile], whole: Sequence[RuleFile]) -> InputError | None:
+    """What to say of a rule that is not in `files` and yet in the `whole` library."""
+    for file in whole:
+        if file not in files and f':name "{rule}"' in file.text:
+            targets = " or ".join(file.targets)
+            return InputError(
+                f"'{printable(rule, 80)}' is a rule for {targets} ({printable(file.name)})",
+                f"ask with --target {targets}",
+            )
+    return None
 
 
 def answer(

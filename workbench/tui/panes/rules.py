@@ -273,7 +273,7 @@ def _cells(rule: RuleRow, total: float, name: int, the_look: Look) -> list[Text]
     dim = colors.faint if never else colors.dim
     share = rule.seconds / total if total else 0.0
     heavy = colors.warn if share >= 0.2 else dim
-    category = {"Reshape": colors.cyan, "cuBLAS": colors.violet}.get(rule.category, colors.dim)
+    category = {"Reshape": colors.cyan, "BLAS": colors.violet, "cuBLAS": colors.violet}.get(rule.category, colors.dim)
 
     def cell(text: str, style: str, *, right: bool = False) -> Text:
         return Text(text, style=style, justify="right" if right else "left", no_wrap=True)
