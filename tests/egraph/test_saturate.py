@@ -88,7 +88,9 @@ def test_rules_of_the_default_ruleset_run_too() -> None:
     assert counted(steps)["mine"] == 1
 
 
-def test_every_rule_is_listed_where_it_stands(saturator: Saturator) -> None:
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_every_rule_is_listed_where_it_stands(saturator: Saturator, cuda: Saturator, target: str) -> None:
+    saturator = cuda if target == "cuda" else saturator
     directory = library_directory()
     assert len({r.name for r in saturator.rules}) == len(saturator.rules)
     for rule in saturator.rules:
@@ -96,8 +98,8 @@ def test_every_rule_is_listed_where_it_stands(saturator: Saturator) -> None:
         assert block.startswith(("(rule ", "(rewrite "))
         before, _ = block.split(f':name "{rule.name}"', 1)
         assert before.count("(rule ") + before.count("(rewrite ") == 1
-        assert category(rule.file) in ("Reshape", "BLAS", "Other")
-    written = sum(file.text.count(":name ") for file in read_library())
+        assert category(rule.file) in ("Reshape", "cuBLAS" if target == "cuda" else "BLAS", "Other")
+    written = sum(file.text.count(":name ") for file in read_library(target=target))
     assert written == len(saturator.rules)
 
 
