@@ -17,9 +17,14 @@ import msgspec
 
 from workbench import frames
 from workbench.egraph.bindings import bindings
+from workbench.egraph.freezing import take_snapshot
 from workbench.egraph.messages import (
     LibraryLoaded,
     LoadLibrary,
+    Probe,
+    ProbeBegun,
+    Probed,
+    ProbeDone,
     Refused,
     Request,
     RuleInfo,
@@ -32,14 +37,15 @@ from workbench.egraph.messages import (
     XrayRequest,
     XrayResult,
 )
-from workbench.egraph.schedule import schedule_for
-from workbench.egraph.snapshot import Builder, SnapshotData
+from workbench.egraph.provenance import Provenance, as_rules, renamed
+from workbench.egraph.stepping import Bounds, Clock, run_schedule
 from workbench.egraph.tables import signatures_of
 from workbench.egraph.xray import NotAskable, Parsed, Subject, xray
 
+PROBED = "probed alone"
+"""A name that no rule file can give to a rule or ruleset."""
 MOST_KEPT_ROWS = 4_000_000
 """Rows that questions may leave in an e-graph before it is given up, to be made again for the next one."""
-PRIMITIVE_SORTS = {"i64", "String", "f64", "bool"}
 
 
 class Library:
@@ -52,8 +58,8 @@ class Library:
         self.egraph.set_report_level(bindings.TimeOnly())
         self.rules: list[RuleInfo] = []
         self.parsed: dict[str, Parsed] = {}
-        self.kept = ""
-        """The text of the program whose saturated e-graph is there; '' for none."""
+        self.kept: tuple[str, int | None] | None = None
+        """The program whose saturated e-graph is there, and after how many steps where not after all."""
         self.fired: dict[str, int] = {}
         """Matches by rule, of that program."""
         self._pushed = False
@@ -62,10 +68,21 @@ class Library:
         """The ruleset whose step has begun."""
         self.subject: Subject | None = None
         """The e-graph as one that is asked about; None before the first question about it."""
+        self.provenance = Provenance()
+        self.provenance.begin(self.egraph)
+        self._instrumented = 0
+        """Rules that the e-graph has so far."""
         for name, text in files:
             commands = self.egraph.parse_program(text, name)
             line_starts = [m.end() for m in re.finditer(b"\n", text.encode())]  # spans count bytes
-            self.egraph.run_program(*[self._named(c, name, line_starts) for c in commands])
+            for command in commands:
+                self.run(self._named(command, name, line_starts))
+
+    def run(self, command: Any) -> None:
+        """Run a command of the library that `_named` has seen."""
+        rules = [(i, self.rules[i].name) for i in range(self._instrumented, len(self.rules))]
+        self._instrumented = len(self.rules)
+        self.provenance.run(self.egraph, command, rules)
 
     def begin(self) -> None:
         """Make room for a program: drop the one before."""
@@ -76,7 +93,7 @@ class Library:
 
     def end(self) -> None:
         """Drop the program that is there."""
-        self.kept = ""
+        self.kept = None
         self.subject = None
         if self._pushed:
             self._pushed = False
@@ -99,12 +116,13 @@ class Library:
         if before:  # another rule on the same line
             place = f"{place}#{before + 1}"
         taken = {r.name for r in self.rules}
-        if rule.name in taken:
+        arrows = ("=>", "<=") if isinstance(command, bindings.BiRewriteCommand) else ()
+        if rule.name in taken or any(f"{rule.name}{arrow}" in taken for arrow in arrows):
             raise bindings.EggSmolError(f"In {line}:1-1 of {file}: the rule name '{rule.name}' is used twice")
         name = rule.name or place
-        if isinstance(command, bindings.BiRewriteCommand):
+        if arrows:
             # egglog reports the two directions apart
-            for arrow in ("=>", "<="):
+            for arrow in arrows:
                 self.rules.append(RuleInfo(f"{name}{arrow}", ruleset, file, line))
                 self.parsed[f"{name}{arrow}"] = Parsed(command, file, line, backwards=arrow == "<=")
         else:
@@ -123,48 +141,75 @@ class Library:
         return bindings.BiRewriteCommand(ruleset, rewrite)
 
 
-class _Clock:
-    """Time inside the engine, apart from the rest."""
-
-    def __init__(self, egraph: Any) -> None:
-        self.egraph = egraph
-        self.engine_seconds = 0.0
-
-    def run(self, *commands: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return self.egraph.run_program(*commands)
-        finally:
-            self.engine_seconds += time.perf_counter() - began
-
-
 def saturate(library: Library, request: Saturate, out: BinaryIO) -> Saturated:
     """Run the schedule, sending a StepDone after each step; stop at a limit with what was reached."""
     began = time.perf_counter()
-    clock, stopped = _saturated(library, request, out, began)
-    snapshot = take_snapshot(library.egraph, library.facts)
-    return Saturated(snapshot, clock.engine_seconds, time.perf_counter() - began, stopped)
+    clock, limit = _saturated(library, request, out, began)
+    names = [r.name for r in library.rules]
+    snapshot = take_snapshot(library.egraph, library.facts, library.provenance, names)
+    return Saturated(snapshot, clock.engine_seconds, time.perf_counter() - began, limit)
 
 
 def _saturated(
-    library: Library, request: Saturate | XrayRequest, out: BinaryIO, began: float
-) -> tuple[_Clock, str]:
+    library: Library, request: Saturate | XrayRequest | Probe, out: BinaryIO, began: float
+) -> tuple[Clock, str]:
     """Run the program and the schedule, and keep the e-graph."""
-    clock = _Clock(library.egraph)
+
+    def say(message: StepBegun | StepDone) -> None:
+        if isinstance(message, StepBegun):
+            library.running = message.ruleset
+        else:
+            for rule, count in message.matches.items():
+                library.fired[rule] = library.fired.get(rule, 0) + count
+        frames.send(out, message)
+
+    clock = Clock(library.egraph)
+    bounds = Bounds(request.max_nodes, began + request.max_seconds, memory_limit(), request.max_steps)
     library.begin()
     try:
+        library.running = ""
         clock.run(*library.egraph.parse_program(request.program, "program.egg"))
-        stopped = _run_schedule(library, request, clock, out, began)
+        library.provenance.note_program(library.egraph)
+        limit = run_schedule(
+            library.egraph, [r.ruleset for r in library.rules], library.facts, bounds, clock, say
+        )
     except BaseException:
         library.end()
         raise
-    library.kept = request.program
-    return clock, stopped
+    library.kept = (request.program, request.max_steps)
+    return clock, limit
+
+
+def probe(library: Library, request: Probe, out: BinaryIO) -> Probed:
+    """Run each of the rules alone on what the first steps leave, saying before and after how it went."""
+    if library.kept != (request.program, request.max_steps):
+        _saturated(library, request, out, time.perf_counter())
+    egraph = library.egraph
+    library.kept = None
+    for name in request.rules:
+        parsed = library.parsed[name]
+        rule = list(as_rules(parsed.command))[-1 if parsed.backwards else 0]
+        alone = renamed(rule, rule.head, PROBED, PROBED)
+        egraph.run_program(*egraph.parse_program("(push)", "probe"))
+        egraph.run_program(bindings.AddRuleset(rule.span, PROBED), bindings.RuleCommand(alone))
+        frames.send(out, ProbeBegun(name))
+        run = bindings.RunSchedule(bindings.Run(rule.span, bindings.RunConfig(PROBED)))
+        (output,) = egraph.run_program(run)
+        seconds = output.report.search_and_apply_time_per_rule.get(PROBED)
+        matches = output.report.num_matches_per_rule.get(PROBED, 0)
+        frames.send(out, ProbeDone(name, matches, seconds.total_seconds() if seconds else 0.0))
+        egraph.run_program(*egraph.parse_program("(pop)", "probe"))
+    return Probed()
+
+
+def memory_limit() -> int:
+    """Bytes of address space that this process may have; 0 for any number."""
+    return int(os.environ.get("LUMINAL_SATURATION_BYTES", 0))
 
 
 def answer_xray(library: Library, request: XrayRequest, out: BinaryIO) -> XrayResult | XrayRefused:
     """X-ray a rule, sending each premise as it is counted; the program is saturated first unless it just was."""
-    if library.kept != request.program:
+    if library.kept != (request.program, request.max_steps):
         _saturated(library, request, out, time.perf_counter())
     fired = library.fired.get(request.rule, 0)
     frames.send(out, XrayBegun(fired))
@@ -189,90 +234,6 @@ def answer_xray(library: Library, request: XrayRequest, out: BinaryIO) -> XrayRe
     return msgspec.structs.replace(result, fired=fired)
 
 
-def _run_schedule(library: Library, request: Saturate | XrayRequest, clock: _Clock, out: BinaryIO, began: float) -> str:
-    egraph = library.egraph
-    step = 0
-    runs: dict[str, list[Any]] = {}
-    size: list[Any] = egraph.parse_program("(print-size)", "size")
-    for phase in schedule_for(r.ruleset for r in library.rules):
-        changed = True
-        while changed:
-            changed = False
-            for ruleset in phase.rulesets:
-                if ruleset not in runs:
-                    runs[ruleset] = egraph.parse_program(f"(run-schedule (run {ruleset}))", "schedule")
-                library.running = ruleset
-                frames.send(out, StepBegun(ruleset))
-                (output,) = clock.run(*runs[ruleset])
-                report = output.report
-                changed |= report.updated
-                matches = {n: m for n, m in report.num_matches_per_rule.items() if m}
-                for rule, count in matches.items():
-                    library.fired[rule] = library.fired.get(rule, 0) + count
-                seconds = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
-                if report.updated or not step:
-                    sizes: Any = egraph.run_program(*size)[0]
-                    nodes = sum(n for name, n in sizes.sizes if name not in library.facts)
-                frames.send(out, StepDone(step, ruleset, sum(seconds.values()), matches, seconds, nodes))
-                step += 1
-                if nodes > request.max_nodes:
-                    return f"node limit ({request.max_nodes})"
-                if time.perf_counter() - began > request.max_seconds:
-                    return f"time limit ({request.max_seconds:g} s)"
-    return ""
-
-
-def take_snapshot(egraph: Any, facts: set[str]) -> SnapshotData:
-    """All e-nodes of the e-graph; functions named in `facts` are tables, not e-nodes, and are left out."""
-    builder = Builder.empty()
-    classes: dict[str, dict[Any, int]] = {}
-    literals: dict[tuple[str, Any], int] = {}
-    class_sort = builder.class_sort
-    readers = {
-        "i64": egraph.value_to_i64,
-        "String": egraph.value_to_string,
-        "f64": egraph.value_to_f64,
-        "bool": egraph.value_to_bool,
-    }
-
-    def class_id(sort: str, value: Any) -> int:
-        table = classes.setdefault(sort, {})
-        found = table.get(value)
-        if found is None:
-            found = table[value] = len(class_sort)
-            class_sort.append(sort)
-        return found
-
-    def literal_id(sort: str, value: Any) -> int:
-        key = (sort, value)
-        found = literals.get(key)
-        if found is None:
-            builder.literals.append(readers[sort](value))
-            found = literals[key] = -len(builder.literals)
-        return found
-
-    for name, function in egraph.freeze().functions.items():
-        output_sort = function.output_sort
-        if output_sort in PRIMITIVE_SORTS or name in facts:
-            continue
-        rows = function.rows
-        if function.is_let_binding:
-            for row in rows:
-                builder.variables[name] = class_id(output_sort, row.output)
-            continue
-        op = len(builder.ops)
-        builder.ops.append(name)
-        columns = [(s, literal_id if s in PRIMITIVE_SORTS else class_id) for s in function.input_sorts]
-        for row in rows:
-            builder.node_op.append(op)
-            builder.node_class.append(class_id(output_sort, row.output))
-            for (sort, number), value in zip(columns, row.inputs, strict=True):
-                builder.children.append(number(sort, value))
-            builder.child_start.append(len(builder.children))
-            builder.subsumed.append(row.subsumed)
-    return builder.finish()
-
-
 def place(error: BaseException, ruleset: str = "") -> str:
     """egglog's message with its place as file:line in front, on one line; a panic that has no place has `ruleset`."""
     text = " ".join(str(error).split())
@@ -285,7 +246,7 @@ def place(error: BaseException, ruleset: str = "") -> str:
 
 def main() -> None:
     """Serve requests on stdin until it closes."""
-    limit = int(os.environ.get("LUMINAL_SATURATION_BYTES", 0))
+    limit = memory_limit()
     if limit:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     out = os.fdopen(os.dup(1), "wb")
@@ -306,12 +267,14 @@ def main() -> None:
                 assert library is not None
                 if isinstance(request, XrayRequest):
                     frames.send(out, answer_xray(library, request, out))
+                elif isinstance(request, Probe):
+                    frames.send(out, probe(library, request, out))
                 else:
                     frames.send(out, saturate(library, request, out))
         except frames.Closed:
             return
         except MemoryError:
-            frames.send(out, Refused("the e-graph needs more memory than it may take"))
+            frames.send(out, Refused("the e-graph needs more memory than it may take", out_of_memory=True))
             return
         except (KeyboardInterrupt, SystemExit):
             raise

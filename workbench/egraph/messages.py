@@ -14,11 +14,12 @@ class LoadLibrary(msgspec.Struct, frozen=True, tag="load"):
 
 
 class Saturate(msgspec.Struct, frozen=True, tag="saturate"):
-    """Run the schedule on `program` over the loaded library."""
+    """Run the schedule on `program` over the loaded library, or the first `max_steps` steps of it."""
 
     program: str
     max_nodes: int
     max_seconds: float
+    max_steps: int | None = None
 
 
 class XrayRequest(msgspec.Struct, frozen=True, tag="xray"):
@@ -33,9 +34,21 @@ class XrayRequest(msgspec.Struct, frozen=True, tag="xray"):
     max_nodes: int
     max_seconds: float
     seconds: float
+    max_steps: int | None = None
 
 
-Request = LoadLibrary | Saturate | XrayRequest
+class Probe(msgspec.Struct, frozen=True, tag="probe"):
+    """Run each of `rules` alone on the e-graph of `program` after `max_steps` steps: which of them does not come
+    back?"""
+
+    program: str
+    rules: list[str]
+    max_nodes: int
+    max_seconds: float
+    max_steps: int | None
+
+
+Request = LoadLibrary | Saturate | XrayRequest | Probe
 
 
 class RuleInfo(msgspec.Struct, frozen=True):
@@ -59,7 +72,9 @@ class StepBegun(msgspec.Struct, frozen=True, tag="begun"):
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step"):
-    """One run of one ruleset: matches and seconds by rule, and the e-graph's size after it."""
+    """One run of one ruleset: matches and seconds by rule, and the e-graph's size after it. `rebuild_seconds` is time
+    behind the rules: merging what they made and restoring congruence. `sizes` are the rows of each function, of those
+    whose number changed since the step before."""
 
     step: int
     ruleset: str
@@ -67,15 +82,34 @@ class StepDone(msgspec.Struct, frozen=True, tag="step"):
     matches: dict[str, int]
     rule_seconds: dict[str, float]
     nodes: int
+    rebuild_seconds: float = 0.0
+    sizes: dict[str, int] = {}
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """The rule on which a saturation ran away. `growth` is how many times more it matched (or took) from one run of its
+    ruleset to the next, where it ran more than once; `text` says the whole in words."""
+
+    rule: str
+    ruleset: str
+    file: str
+    line: int
+    growth: float | None
+    text: str
 
 
 class Saturated(msgspec.Struct, frozen=True, tag="saturated"):
-    """`engine_seconds` is time inside egglog's run, `total_seconds` all the child spent on this program."""
+    """`engine_seconds` is time inside egglog's run, `total_seconds` all the child spent on this program. `limit` names
+    the limit that ended it, or is empty; `stopped` says it in words."""
 
     snapshot: SnapshotData
     engine_seconds: float
     total_seconds: float
-    stopped: str
+    limit: str = ""
+    stopped: str = ""
+    culprit: Culprit | None = None
+    steps: int | None = None
+    """After how many steps this is, where the one behind them had to be killed."""
 
 
 class XrayBegun(msgspec.Struct, frozen=True, tag="xray_begun"):
@@ -123,11 +157,39 @@ class XrayRefused(msgspec.Struct, frozen=True, tag="xray_refused"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """egglog rejected the text; `message` begins with file:line."""
+    """egglog rejected the text; `message` begins with file:line. With `out_of_memory` the child ends."""
 
     message: str
+    out_of_memory: bool = False
+
+
+class ProbeBegun(msgspec.Struct, frozen=True, tag="probe_begun"):
+    rule: str
+
+
+class ProbeDone(msgspec.Struct, frozen=True, tag="probe_done"):
+    """A rule came back, run alone once."""
+
+    rule: str
+    matches: int
+    seconds: float
+
+
+class Probed(msgspec.Struct, frozen=True, tag="probed"):
+    """All rules of a Probe came back."""
 
 
 Response = (
-    LibraryLoaded | StepBegun | StepDone | Saturated | XrayBegun | PremiseCount | XrayResult | XrayRefused | Refused
+    LibraryLoaded
+    | StepBegun
+    | StepDone
+    | Saturated
+    | XrayBegun
+    | PremiseCount
+    | XrayResult
+    | XrayRefused
+    | ProbeBegun
+    | ProbeDone
+    | Probed
+    | Refused
 )

@@ -29,7 +29,8 @@ Literal = int | float | str | bool
 
 
 class SnapshotData(msgspec.Struct, frozen=True):
-    """A snapshot on the wire and on disk: int32 arrays as bytes."""
+    """A snapshot on the wire and on disk: int32 arrays as bytes. `made_by` has, per e-node, the place in `rules` of the
+    rule that made it, or -1 where the program did or it is not known."""
 
     ops: list[str]
     class_sort: list[str]
@@ -40,6 +41,8 @@ class SnapshotData(msgspec.Struct, frozen=True):
     subsumed: bytes
     literals: list[Literal]
     variables: dict[str, int]
+    rules: list[str] = []
+    made_by: bytes = b""
 
 
 @dataclass(slots=True)
@@ -55,14 +58,15 @@ class Builder:
     subsumed: bytearray
     literals: list[Literal]
     variables: dict[str, int]
+    made_by: array[int]
 
     @classmethod
     def empty(cls) -> Builder:
         """A builder without e-nodes."""
-        return cls([], [], array("i"), array("i"), array("i", [0]), array("i"), bytearray(), [], {})
+        return cls([], [], array("i"), array("i"), array("i", [0]), array("i"), bytearray(), [], {}, array("i"))
 
-    def finish(self) -> SnapshotData:
-        """What was collected."""
+    def finish(self, rules: list[str] | None = None) -> SnapshotData:
+        """What was collected; `rules` are those that `made_by` numbers."""
         return SnapshotData(
             self.ops,
             self.class_sort,
@@ -73,6 +77,8 @@ class Builder:
             bytes(self.subsumed),
             self.literals,
             self.variables,
+            rules or [],
+            self.made_by.tobytes(),
         )
 
 
@@ -94,6 +100,7 @@ class Snapshot:
         self._node_class = _ints(data.node_class)
         self._start = _ints(data.child_start)
         self._children = _ints(data.children)
+        self._made_by = _ints(data.made_by)
         self._exprs: dict[int, Expr] = {}
         self._lists: dict[int, tuple[Expr, ...]] = {}
 
@@ -118,6 +125,11 @@ class Snapshot:
     def children(self, node: int) -> Sequence[int]:
         """Children of an e-node: e-classes, or -(j + 1) for a literal."""
         return self._children[self._start[node] : self._start[node + 1]]
+
+    def made_by(self, node: int) -> str | None:
+        """The rule that made an e-node first; None where the program did, or it is not known."""
+        rule = self._made_by[node] if self._made_by else -1
+        return self.data.rules[rule] if rule >= 0 else None
 
     def literal(self, child: int) -> Literal:
         """The literal that a negative child stands for."""

@@ -1,0 +1,68 @@
+"""Taking a snapshot of a live e-graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.egraph.provenance import PROGRAM, Provenance
+from workbench.egraph.snapshot import Builder, SnapshotData
+
+PRIMITIVE_SORTS = {"i64", "String", "f64", "bool"}
+
+
+def take_snapshot(
+    egraph: Any, facts: set[str], provenance: Provenance | None = None, rules: Sequence[str] = ()
+) -> SnapshotData:
+    """All e-nodes of the e-graph; functions named in `facts` are tables, not e-nodes, and are left out. `provenance`
+    says which of the `rules` made each."""
+    builder = Builder.empty()
+    classes: dict[str, dict[Any, int]] = {}
+    literals: dict[tuple[str, Any], int] = {}
+    class_sort = builder.class_sort
+    readers = {
+        "i64": egraph.value_to_i64,
+        "String": egraph.value_to_string,
+        "f64": egraph.value_to_f64,
+        "bool": egraph.value_to_bool,
+    }
+
+    def class_id(sort: str, value: Any) -> int:
+        table = classes.setdefault(sort, {})
+        found = table.get(value)
+        if found is None:
+            found = table[value] = len(class_sort)
+            class_sort.append(sort)
+        return found
+
+    def literal_id(sort: str, value: Any) -> int:
+        key = (sort, value)
+        found = literals.get(key)
+        if found is None:
+            builder.literals.append(readers[sort](value))
+            found = literals[key] = -len(builder.literals)
+        return found
+
+    functions = egraph.freeze().functions
+    for name, function in functions.items():
+        output_sort = function.output_sort
+        if output_sort in PRIMITIVE_SORTS or name in facts:
+            continue
+        rows = function.rows
+        if function.is_let_binding:
+            for row in rows:
+                builder.variables[name] = class_id(output_sort, row.output)
+            continue
+        op = len(builder.ops)
+        builder.ops.append(name)
+        makers = {} if provenance is None else provenance.makers(egraph, functions, name)
+        columns = [(s, literal_id if s in PRIMITIVE_SORTS else class_id) for s in function.input_sorts]
+        for row in rows:
+            builder.node_op.append(op)
+            builder.node_class.append(class_id(output_sort, row.output))
+            for (sort, number), value in zip(columns, row.inputs, strict=True):
+                builder.children.append(number(sort, value))
+            builder.child_start.append(len(builder.children))
+            builder.subsumed.append(row.subsumed)
+            builder.made_by.append(makers.get(tuple(row.inputs), PROGRAM) if makers else PROGRAM)
+    return builder.finish(list(rules))
