@@ -32,6 +32,7 @@ from workbench.egraph.messages import (
     Saturated,
     StepBegun,
     StepDone,
+    Stepped,
     XrayBegun,
     XrayRefused,
     XrayRequest,
@@ -145,6 +146,7 @@ def saturate(library: Library, request: Saturate, out: BinaryIO) -> Saturated:
     """Run the schedule, sending a StepDone after each step; stop at a limit with what was reached."""
     began = time.perf_counter()
     clock, limit = _saturated(library, request, out, began)
+    frames.send(out, Stepped())
     names = [r.name for r in library.rules]
     snapshot = take_snapshot(library.egraph, library.facts, library.provenance, names)
     return Saturated(snapshot, clock.engine_seconds, time.perf_counter() - began, limit)

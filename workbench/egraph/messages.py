@@ -86,6 +86,10 @@ class StepDone(msgspec.Struct, frozen=True, tag="step"):
     sizes: dict[str, int] = {}
 
 
+class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
+    """The schedule is over; what is left is to write the e-graph down."""
+
+
 class Culprit(msgspec.Struct, frozen=True):
     """The rule on which a saturation ran away. `growth` is how many times more it matched (or took) from one run of its
     ruleset to the next, where it ran more than once; `text` says the whole in words."""
@@ -183,6 +187,7 @@ Response = (
     LibraryLoaded
     | StepBegun
     | StepDone
+    | Stepped
     | Saturated
     | XrayBegun
     | PremiseCount

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import msgspec
 
@@ -32,6 +35,7 @@ from workbench.egraph.messages import (
     Saturated,
     StepBegun,
     StepDone,
+    Stepped,
     XrayBegun,
     XrayRefused,
     XrayRequest,
@@ -46,6 +50,10 @@ XRAY_GRACE_SECONDS = 0.25
 """What the child may take beyond its time to say where it stopped."""
 CRASH = "crash"
 LOADING_SECONDS = 60.0
+WRITING_SECONDS = 120.0
+"""What the child may take to write down an e-graph."""
+AGAIN = 2.0
+"""How many times the time limit a saturation may take that is known to end within it."""
 RUNAWAY = 1.5
 """Growth from run to run from which a rule is taken for the one that ran away without being run alone."""
 SHORTEST_PROBE, LONGEST_PROBE = 0.5, 10.0
@@ -104,6 +112,8 @@ class Saturator:
         self._process: subprocess.Popen[bytes] | None = None
         self._rules: list[RuleInfo] | None = None
         """None until the child has said what it loaded."""
+        self._complaints: IO[bytes] | None = None
+        """What the engine says on its own when it crashes; a terminal that shows an app is no place for it."""
         self._decoder: msgspec.msgpack.Decoder[Response] = msgspec.msgpack.Decoder(Response)
 
     def __enter__(self) -> Saturator:
@@ -121,14 +131,17 @@ class Saturator:
         """Start the child without waiting for it, while there is other work to do."""
         if self._process is not None and self._process.poll() is None:
             return
+        self.close()
         self._rules = None
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "workbench.egraph.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._complaints,
             bufsize=0,
             start_new_session=True,  # Ctrl-C is for the parent, which ends the child
-            env={**os.environ, "LUMINAL_SATURATION_BYTES": str(self.limits.memory_bytes)},
+            env={**os.environ, "LUMINAL_SATURATION_BYTES": str(self.limits.memory_bytes), "RUST_BACKTRACE": "0"},
         )
         self._send(LoadLibrary([(f.name, f.text) for f in self.files]))
 
@@ -164,7 +177,7 @@ class Saturator:
     def _saturated(self, request: Saturate, hear: Callable[[StepDone], None]) -> Saturated:
         self._start()
         self._send(request)
-        doing = self._doing()
+        doing = self._doing(request.max_seconds)
         while True:
             match self._receive(doing):
                 case StepBegun() as begun:
@@ -172,6 +185,8 @@ class Saturator:
                 case StepDone() as step:
                     doing.hear(step)
                     hear(step)
+                case Stepped():
+                    doing.deadline = time.monotonic() + WRITING_SECONDS
                 case Saturated() as result:
                     return result
                 case answer:
@@ -180,9 +195,12 @@ class Saturator:
     def _before(self, request: Saturate, death: SaturationStopped) -> Saturated:
         """What there was before the step that had to be killed, or, where that is too much as well, earlier."""
         for steps in dict.fromkeys((death.steps, death.steps * 3 // 4, death.steps // 2, 0)):
+            # It took less than the limit before; it may take a little more now.
+            again = msgspec.structs.replace(request, max_steps=steps, max_seconds=AGAIN * request.max_seconds)
+            done: list[StepDone] = []
             with contextlib.suppress(SaturationStopped):
-                result = self._saturated(msgspec.structs.replace(request, max_steps=steps), lambda _: None)
-                return msgspec.structs.replace(result, steps=steps)
+                result = self._saturated(again, done.append)
+                return msgspec.structs.replace(result, steps=len(done))
         raise death
 
     def _culprit_inside(self, program: str, steps: Sequence[StepDone], death: SaturationStopped) -> Culprit | None:
@@ -201,8 +219,9 @@ class Saturator:
         """The first of the rules that does not come back within `seconds`, run alone after `steps` steps; if all do,
         the one that took longest."""
         self._start()
-        self._send(Probe(program, [r.name for r in rules], self.limits.nodes, self.limits.seconds, steps))
-        doing = self._doing()
+        longest = AGAIN * self.limits.seconds
+        self._send(Probe(program, [r.name for r in rules], self.limits.nodes, longest, steps))
+        doing = self._doing(longest)
         running: RuleInfo | None = None
         done: list[tuple[float, int, RuleInfo]] = []
         while True:
@@ -258,18 +277,20 @@ class Saturator:
         info = next((r for r in self.rules if r.name == rule), None)
         if info is None:
             raise InputError(f"there is no rule '{printable(rule)}'")
-        request = XrayRequest(program, rule, node, self.limits.nodes, self.limits.seconds, seconds, max_steps)
+        longest = self.limits.seconds * (1 if max_steps is None else AGAIN)
+        request = XrayRequest(program, rule, node, self.limits.nodes, longest, seconds, max_steps)
         try:
             return self._xrayed(request, info)
         except SaturationStopped as death:
             if not death.ruleset or max_steps is not None:
                 raise
-            return self._xrayed(msgspec.structs.replace(request, max_steps=death.steps), info)
+            again = AGAIN * request.max_seconds
+            return self._xrayed(msgspec.structs.replace(request, max_steps=death.steps, max_seconds=again), info)
 
     def _xrayed(self, request: XrayRequest, info: RuleInfo) -> XrayResult:
         self._start()
         self._send(request)
-        doing, asking, fired = self._doing(), False, 0
+        doing, asking, fired = self._doing(request.max_seconds), False, 0
         counted: list[PremiseCount] = []
         while True:
             try:
@@ -309,8 +330,8 @@ class Saturator:
                     raise AssertionError("the child answers a load with its rules")
         return self._rules
 
-    def _doing(self) -> _Doing:
-        return _Doing(time.monotonic() + self.limits.seconds * 1.2 + self.limits.grace_seconds)
+    def _doing(self, seconds: float) -> _Doing:
+        return _Doing(time.monotonic() + seconds * 1.2 + self.limits.grace_seconds)
 
 
     def _send(self, message: Request) -> None:
@@ -334,11 +355,11 @@ class Saturator:
                 "raise --egg-seconds", SECONDS, doing.ruleset, doing.steps,
             ) from None  # fmt: skip
         except frames.Closed:
-            status = self._process.wait()
+            status, said = self._process.wait(), self._last_words()
             self.close()
             # An allocation that fails aborts; a kernel short of memory kills.
             limit = MEMORY if -status in (signal.SIGABRT, signal.SIGKILL) else CRASH
-            raise self._died(f"died {what} (status {status})", doing, limit) from None
+            raise self._died(f"died {what} (status {status}{said})", doing, limit) from None
         answer = self._decoder.decode(frame)
         if isinstance(answer, Refused):
             self.close()  # a failing rule leaves partial writes
@@ -346,6 +367,14 @@ class Saturator:
                 raise self._died(f"ran out of memory {what}", doing, MEMORY)
             raise RuleError(answer.message)
         return answer
+
+    def _last_words(self) -> str:
+        """What the engine said of its end."""
+        assert self._complaints is not None
+        self._complaints.seek(0)
+        lines = self._complaints.read(1 << 16).decode(errors="replace").splitlines()
+        said = next((line.strip() for line in lines if re.search("failed|panic|overflow", line)), "")
+        return f": {printable(said, 100)}" if said else ""
 
     def _died(self, how: str, doing: _Doing, limit: str) -> SaturationStopped:
         room = f"its memory limit is {in_bytes(self.limits.memory_bytes)}: raise --egg-memory"
@@ -358,6 +387,6 @@ class Saturator:
         if process is not None:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
+            for pipe in (process.stdin, process.stdout, self._complaints):
                 if pipe is not None:
                     pipe.close()

@@ -131,6 +131,11 @@ class Snapshot:
         rule = self._made_by[node] if self._made_by else -1
         return self.data.rules[rule] if rule >= 0 else None
 
+    @property
+    def knows_makers(self) -> bool:
+        """Whether it was noted which rule made which e-node."""
+        return bool(self.data.rules)
+
     def literal(self, child: int) -> Literal:
         """The literal that a negative child stands for."""
         return self.data.literals[-child - 1]

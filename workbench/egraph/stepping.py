@@ -58,6 +58,7 @@ def run_schedule(
     runs: dict[str, list[Any]] = {}
     size: list[Any] = egraph.parse_program("(print-size)", "size")
     known: dict[str, int] = {}
+    before: set[tuple[str, int]] = set()
     for phase in schedule_for(rulesets):
         changed = True
         while changed:
@@ -73,17 +74,19 @@ def run_schedule(
                 changed |= report.updated
                 sizes: dict[str, int] = {}
                 if report.updated or not step:
-                    found: Any = egraph.run_program(*size)[0]
-                    sizes = {name: n for name, n in found.sizes if known.get(name, 0) != n}
+                    found = set(egraph.run_program(*size)[0].sizes)
+                    sizes = dict(sorted(found - before))
+                    before = found
+                    nodes += sum(n - known.get(name, 0) for name, n in sizes.items() if name not in facts)
                     known.update(sizes)
-                    nodes = sum(n for name, n in known.items() if name not in facts)
+                    sizes = {name: n for name, n in sizes.items() if n or step}
                 say(_report(step, ruleset, report, nodes, sizes))
                 step += 1
                 if nodes > bounds.nodes:
                     return NODES
                 if time.perf_counter() > bounds.until:
                     return SECONDS
-                if bounds.memory_bytes and address_space() + nodes * SNAPSHOT_BYTES > bounds.memory_bytes:
+                if sizes and bounds.memory_bytes and address_space() + nodes * SNAPSHOT_BYTES > bounds.memory_bytes:
                     return MEMORY
     return ""
 

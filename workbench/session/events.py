@@ -108,7 +108,9 @@ class GroupsFormed(Event, frozen=True, kw_only=True, tag="groups_formed"):
 
 class RuleRow(msgspec.Struct, frozen=True):
     """One rule's statistics in one group, sums over all steps. `matches` counts matches found, not facts added.
-    `steps` is the sparkline: matches per step in which the rule's ruleset ran."""
+    `steps` is the sparkline: matches per step in which the rule's ruleset ran. `first_step` and `last_step` are the
+    steps of the saturation in which it fired first and last; None where it never did. `enodes` counts the e-nodes that
+    it made first, `unions` those of them that joined an e-class which was there already; None where not known."""
 
     name: str
     category: str
@@ -118,10 +120,15 @@ class RuleRow(msgspec.Struct, frozen=True):
     matches: int
     seconds: float
     steps: list[int] = []
+    first_step: int | None = None
+    last_step: int | None = None
+    enodes: int | None = None
+    unions: int | None = None
 
 
 class SaturationStep(Event, frozen=True, kw_only=True, tag="saturation_step"):
-    """One run of one ruleset in a group's e-graph."""
+    """One run of one ruleset in a group's e-graph. `rebuild_seconds` is time behind the rules: merging what they made,
+    restoring congruence. `sizes` are the rows of those functions whose number of rows changed."""
 
     group: int
     step: int
@@ -129,11 +136,26 @@ class SaturationStep(Event, frozen=True, kw_only=True, tag="saturation_step"):
     seconds: float
     matches: int
     nodes: int
+    rebuild_seconds: float = 0.0
+    sizes: dict[str, int] = {}
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """The rule on which a saturation ran away. `growth` is the factor from one run of its ruleset to the next; `text`
+    is the sentence for people, with the rule's name and place."""
+
+    rule: str
+    ruleset: str
+    file: str
+    line: int
+    growth: float | None
+    text: str
 
 
 class GroupSaturated(Event, frozen=True, kw_only=True, tag="group_saturated"):
     """`seconds` is the engine's own time in the child, `overhead_seconds` what Python spent around it. `stopped` says
-    which limit ended it, or is empty when saturated."""
+    which limit ended it, or is empty when saturated; `culprit` is the rule that ran away then, and `steps` after how
+    many steps the e-graph is that was kept."""
 
     group: int
     classes: int
@@ -142,6 +164,8 @@ class GroupSaturated(Event, frozen=True, kw_only=True, tag="group_saturated"):
     overhead_seconds: float
     rules: list[RuleRow]
     stopped: str = ""
+    culprit: Culprit | None = None
+    steps: int | None = None
 
 
 class SearchStarted(Event, frozen=True, kw_only=True, tag="search_started"):

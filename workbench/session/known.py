@@ -12,7 +12,7 @@ from loguru import logger
 from workbench.chunking import Group
 from workbench.egraph.snapshot import Snapshot, SnapshotData
 from workbench.errors import SessionError
-from workbench.search.space import Genome, build_space
+from workbench.search.space import Genome
 from workbench.session import events as ev
 from workbench.session.saturation import GroupEGraph
 from workbench.session.search_stage import GroupBest
@@ -41,7 +41,7 @@ def remember(group: Group, saturated: GroupEGraph, target: str, dims: Mapping[st
     old = _read(path)
     if old is not None and old.ms <= best.ms:
         return
-    snapshot = saturated.space.snapshot.data
+    snapshot = saturated.snapshot.data
     known = _Known(snapshot, "$root", best.genome, best.ms, best.first_ms, saturated.event)
     try:
         write_file(path, msgspec.msgpack.encode(known))
@@ -56,13 +56,14 @@ def recall(
     known = _read(_path(group, rules_digest, target, dims))
     if known is None:
         return None
-    space = build_space(Snapshot(known.snapshot), known.root, target)
     event = msgspec.structs.replace(known.event, group=group.index)
+    saturated = GroupEGraph(event, Snapshot(known.snapshot), known.root, target, rules_digest)
+    space = saturated.space
     if len(known.genome) != len(space.genes) or any(
         not 0 <= choice < len(space.options[gene]) for choice, gene in zip(known.genome, space.genes, strict=True)
     ):
         return None  # written by another version
-    return GroupEGraph(event, space, rules_digest), GroupBest(known.genome, known.ms, known.first_ms)
+    return saturated, GroupBest(known.genome, known.ms, known.first_ms)
 
 
 def _read(path: Path) -> _Known | None:

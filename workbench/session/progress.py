@@ -35,8 +35,10 @@ class Progress:
                 self._line(f"{stage} …")
             case ev.GroupsFormed(groups=groups):
                 self._line(f"{len(self.view.chunks)} chunks in {len(groups)} groups")
-            case ev.GroupSaturated(stopped=stopped, group=group) if stopped:
+            case ev.GroupSaturated(stopped=stopped, group=group, culprit=culprit) if stopped:
                 self._line(f"warning: group {group}: saturation stopped at its {stopped}")
+                if culprit is not None:
+                    self._line(f"  {culprit.text}")
             case ev.SearchFinished(group=group):
                 self._line(self._search_line(group))
             case _:

@@ -78,7 +78,9 @@ def _group(view: SessionView, index: int) -> dict[str, Any]:
             "seconds": result.seconds,
             "overhead_seconds": result.overhead_seconds,
             "stopped": result.stopped,
+            "culprit": msgspec.to_builtins(result.culprit),
         }
+        spent = sum(r.seconds for r in result.rules) or 1.0
         group["rules"] = [
             {
                 "name": r.name,
@@ -88,6 +90,12 @@ def _group(view: SessionView, index: int) -> dict[str, Any]:
                 "line": r.line,
                 "matches": r.matches,
                 "seconds": r.seconds,
+                "share": r.seconds / spent,
+                "enodes": r.enodes,
+                "unions": r.unions,
+                "first_step": r.first_step,
+                "last_step": r.last_step,
+                "steps": r.steps,
             }
             for r in result.rules
         ]

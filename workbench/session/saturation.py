@@ -5,27 +5,44 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
 from workbench.chunking import Group
-from workbench.egraph.messages import RuleInfo, StepDone
+from workbench.egraph.messages import StepDone
 from workbench.egraph.program import ChunkProgram
-from workbench.egraph.rules import RuleFile, category
-from workbench.egraph.saturate import Saturator
+from workbench.egraph.rules import RuleFile
+from workbench.egraph.saturate import Limits, Saturator
 from workbench.egraph.snapshot import Snapshot, SnapshotData
-from workbench.search.space import Space, build_space
+from workbench.search.space import NothingViable, Space, build_space
 from workbench.session import events as ev
+from workbench.session.rule_statistics import rule_rows
+from workbench.session.spec import SessionSpec
 from workbench.session.store import SessionStore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupEGraph:
-    """A group's saturated e-graph: its statistics and the space that the search chooses from."""
+    """A group's saturated e-graph: its statistics and what the search chooses from."""
 
     event: ev.GroupSaturated
-    space: Space
+    snapshot: Snapshot
+    root: str
+    target: str
     rules_digest: str
+
+    @cached_property
+    def space(self) -> Space:
+        """The choices. Raises NothingViable when no kernel computes an output."""
+        try:
+            return build_space(self.snapshot, self.root, self.target)
+        except NothingViable as error:
+            stopped, culprit = self.event.stopped, self.event.culprit
+            if not stopped:
+                raise
+            why = f"group {self.event.group}: saturation stopped at its {stopped}"
+            raise NothingViable(error.message, f"{why}; {culprit.text}" if culprit else why) from None
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -34,6 +51,17 @@ class _Kept(msgspec.Struct, frozen=True):
     steps: list[ev.SaturationStep]
     event: ev.GroupSaturated
     snapshot: SnapshotData
+    limits: tuple[int, float, int] = (0, 0.0, 0)
+
+
+def limits_of(spec: SessionSpec) -> Limits:
+    """The limits of a saturation that the options give."""
+    usual = Limits()
+    return Limits(
+        nodes=usual.nodes if spec.egg_nodes is None else spec.egg_nodes,
+        seconds=usual.seconds if spec.egg_seconds is None else spec.egg_seconds,
+        memory_bytes=usual.memory_bytes if spec.egg_memory is None else spec.egg_memory,
+    )
 
 
 def digest_of(files: Sequence[RuleFile]) -> str:
@@ -55,13 +83,14 @@ def saturate_group(
     *,
     fresh: bool,
 ) -> GroupEGraph:
-    """Saturate a group's program, or take the kept result of the same program, rules and target unless `fresh`.
+    """Saturate a group's program, or take the kept result of the same program, rules, target and limits unless
+    `fresh`.
 
-    Raises RuleError, SaturationStopped, and NothingViable when no kernel computes an output."""
+    Raises RuleError and SaturationStopped."""
     rules_digest = digest_of(files)
     name = f"snapshots/{group.digest}-{target}-{rules_digest}.msgpack"
     kept = None if fresh else _read(store, name)
-    if kept is None:
+    if kept is None or kept.limits != _numbers(saturator.limits):
         kept = _saturate(saturator, group, program, emit)
         store.write(name, msgspec.msgpack.encode(kept))
     else:
@@ -69,7 +98,11 @@ def saturate_group(
             emit(msgspec.structs.replace(step, group=group.index))
     event = msgspec.structs.replace(kept.event, group=group.index)
     emit(event)
-    return GroupEGraph(event, build_space(Snapshot(kept.snapshot), program.root, target), rules_digest)
+    return GroupEGraph(event, Snapshot(kept.snapshot), program.root, target, rules_digest)
+
+
+def _numbers(limits: Limits) -> tuple[int, float, int]:
+    return limits.nodes, limits.seconds, limits.memory_bytes
 
 
 def _read(store: SessionStore, name: str) -> _Kept | None:
@@ -95,6 +128,8 @@ def _saturate(
                 seconds=step.seconds,
                 matches=sum(step.matches.values()),
                 nodes=step.nodes,
+                rebuild_seconds=step.rebuild_seconds,
+                sizes=step.sizes,
             )
         )
         emit(shown[-1])
@@ -102,33 +137,16 @@ def _saturate(
     rules = saturator.rules
     result = saturator.saturate(program.text, on_step)
     snapshot = Snapshot(result.snapshot)
+    reached = len(steps) if result.steps is None else result.steps
     event = ev.GroupSaturated(
         group=group.index,
         classes=snapshot.class_count,
         nodes=snapshot.node_count,
         seconds=result.engine_seconds,
         overhead_seconds=max(0.0, result.total_seconds - result.engine_seconds),
-        rules=rule_rows(rules, steps),
+        rules=rule_rows(rules, steps, snapshot),
         stopped=result.stopped,
+        culprit=None if result.culprit is None else ev.Culprit(**msgspec.structs.asdict(result.culprit)),
+        steps=reached if result.stopped else None,
     )
-    return _Kept(shown, event, result.snapshot)
-
-
-def rule_rows(rules: Sequence[RuleInfo], steps: Sequence[StepDone]) -> list[ev.RuleRow]:
-    """One row per rule of the library, fired or not, from the steps' reports."""
-    rows: list[ev.RuleRow] = []
-    for rule in rules:
-        own = [s for s in steps if s.ruleset == rule.ruleset]
-        rows.append(
-            ev.RuleRow(
-                name=rule.name,
-                category=category(rule.file),
-                ruleset=rule.ruleset,
-                file=rule.file,
-                line=rule.line,
-                matches=sum(s.matches.get(rule.name, 0) for s in own),
-                seconds=sum(s.rule_seconds.get(rule.name, 0.0) for s in own),
-                steps=[s.matches.get(rule.name, 0) for s in own],
-            )
-        )
-    return rows
+    return _Kept(shown, event, result.snapshot, _numbers(saturator.limits))

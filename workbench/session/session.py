@@ -20,7 +20,7 @@ from loguru import logger
 from workbench.chunking import Chunk, Group
 from workbench.egraph.program import ChunkProgram
 from workbench.egraph.rules import RuleFile, read_library
-from workbench.egraph.saturate import Limits, Saturator
+from workbench.egraph.saturate import Saturator
 from workbench.errors import ModelError, SessionError, UnavailableError, WorkbenchError, printable
 from workbench.frontend import Imported, import_model
 from workbench.ir import ops
@@ -306,7 +306,7 @@ class CompileSession:
         if self._saturator is None or self._saturator.files != files:
             if self._saturator is not None:
                 self._saturator.close()
-            self._saturator = Saturator(files, Limits())
+            self._saturator = Saturator(files, sat.limits_of(self.spec))
         return self._saturator
 
     def _emit_step(self, event: ev.AnyEvent) -> None:
@@ -341,6 +341,8 @@ class CompileSession:
             raise SessionError("the groups are not saturated yet", "call saturate first")
         self._forget("search")
         with self._stage("search", self.spec.strategy):
+            for saturated in self.saturated.values():
+                _ = saturated.space  # says what has no kernel before anything is computed
             _ = self.runtime  # where it cannot be had, that is known before the interpreter runs
             reference = self.reference()
             for g in self.groups:

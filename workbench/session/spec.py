@@ -14,6 +14,8 @@ from workbench.targets import CHOICES
 
 DEMO = "demo"
 DEFAULT_LIMIT = 120
+LEAST_EGG_MEMORY = 256 << 20
+"""Bytes of address space that the saturation process needs to start at all."""
 
 
 class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,10 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     artifacts: str | None = None
     memory_limit: int | None = None
+    egg_nodes: int | None = None
+    """The limits of one saturation, with its own defaults: e-nodes, seconds, bytes."""
+    egg_seconds: float | None = None
+    egg_memory: int | None = None
     run: int = 0
     """Counts reruns: a rerun search tries and times everything anew."""
     toggled: tuple[int, ...] = ()
@@ -66,6 +72,9 @@ def checked(spec: SessionSpec) -> SessionSpec:
         ("seed", spec.seed, 0),
         ("threads", spec.threads, 1),
         ("memory-limit", spec.memory_limit, 1),
+        ("egg-nodes", spec.egg_nodes, 1),
+        ("egg-seconds", spec.egg_seconds, 0.001),
+        ("egg-memory", spec.egg_memory, LEAST_EGG_MEMORY),
     ):
         if value is not None and value < least:
             raise WorkbenchError(f"--{name}: {value} is less than {least}")
@@ -103,6 +112,14 @@ def placed(spec: SessionSpec) -> SessionSpec:
         session=absolute(spec.session),
         artifacts=absolute(spec.artifacts),
     )
+
+
+def parse_bytes(text: str) -> int:
+    """An amount of memory: bytes, or with K, M, G or T behind it (powers of 1024). Raises ValueError."""
+    found = re.fullmatch(r"([0-9]{1,18}|[0-9]{1,6}\.[0-9]{1,6})([KMGT]?)(iB|B)?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise ValueError(f"'{printable(text, 40)}' is not an amount of memory like 4G or 512M")
+    return int(float(found.group(1)) * 1024 ** " KMGT".index(found.group(2).upper() or " "))
 
 
 def parse_dims(items: Iterable[str]) -> dict[str, int]:

@@ -7,8 +7,9 @@ import difflib
 import queue
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +21,7 @@ from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Saturator
 from workbench.errors import InputError, SessionError, WorkbenchError, printable
 from workbench.session import events as ev
-from workbench.session.saturation import digest_of
+from workbench.session.saturation import digest_of, limits_of
 from workbench.session.spec import DEMO, SessionSpec
 from workbench.targets import resolved
 
@@ -45,7 +46,7 @@ def xray_model(spec: SessionSpec, rule: str, node: str | None, group: int | None
         from workbench.frontend.demo import write_demo
 
         path = write_demo(scratch / "demo.onnx")
-    with Saturator(files) as saturator:
+    with Saturator(files, limits_of(spec)) as saturator:
         try:
             check_rule(saturator, rule)
         except InputError as error:
@@ -97,8 +98,10 @@ def answer(
     rule: str,
     node: str | None,
     group: int | None,
+    steps: Mapping[int, int | None] = MappingProxyType({}),
 ) -> ev.XrayDone:
     """The X-ray of a rule in a group: at a node (an HLIR id, or `$tN` of the group's program), or at all e-classes.
+    `steps` says for groups whose saturation was stopped after how many steps.
 
     Without a group: the one that computes the node, or the first in which the rule has something to match and yet
     does not fire. Raises InputError for what is not there."""
@@ -116,7 +119,7 @@ def answer(
     refused: InputError | None = None
     for chosen, variable, hlir in places:
         try:
-            done = _ask(saturator, chosen, programs, rule, variable, hlir)
+            done = _ask(saturator, chosen, programs, rule, variable, hlir, steps.get(chosen.index))
         except InputError as error:  # a `$tN` may be of another sort in another group
             refused = refused or error
             continue
@@ -166,8 +169,9 @@ def _ask(
     rule: str,
     variable: str | None,
     hlir: int | None,
+    steps: int | None,
 ) -> ev.XrayDone:
-    result = saturator.xray(programs[group.representative].text, rule, variable)
+    result = saturator.xray(programs[group.representative].text, rule, variable, max_steps=steps)
     return ev.XrayDone(
         rule=rule,
         group=group.index,
@@ -280,9 +284,10 @@ class XrayDesk:
         if self._saturator is None or files != self._files:
             if self._saturator is not None:
                 self._saturator.close()
-            self._saturator, self._files = Saturator(files), files
+            self._saturator, self._files = Saturator(files, limits_of(session.spec)), files
         node = None if question.node is None else str(question.node)
-        done = answer(self._saturator, groups, programs, question.rule, node, question.group)
+        steps = {i: s.event.steps for i, s in session.saturated.items()}
+        done = answer(self._saturator, groups, programs, question.rule, node, question.group, steps)
         known = session.saturated.get(done.group)
         note = CHANGED if known is not None and known.rules_digest != digest_of(files) else ""
         return msgspec.structs.replace(done, note=note)
