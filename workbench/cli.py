@@ -284,6 +284,21 @@ def _plain(summary: Any) -> dict[str, Any]:
     return {k: getattr(summary, k) for k in ("model", "target", "status", "started")}
 
 
+def _diff(options: argparse.Namespace) -> int:
+    from workbench.session.diff import diff_sessions
+
+    difference = diff_sessions(options.before, options.after)
+    if options.json:
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(difference)))
+        return 0
+    from workbench.session.difference_text import as_text
+
+    print(as_text(difference))
+    return 0
+
+
 def _open(options: argparse.Namespace) -> int:
 
     from workbench.session.store import find_session
@@ -374,6 +389,12 @@ def _setup_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _setup_diff(command: argparse.ArgumentParser) -> None:
+    command.add_argument("before", metavar="A", help="a session: its directory or name")
+    command.add_argument("after", metavar="B", help="the session to compare with it")
+    _setup_json(command)
+
+
 def _setup_attach(command: argparse.ArgumentParser) -> None:
     command.add_argument("session", metavar="SESSION", nargs="?", help="directory or name; default: the newest running")
     _app_options(command)
@@ -390,5 +411,6 @@ COMMANDS: dict[
     "inspect": (_inspect, "operator coverage, shapes, breaks and groups, without compiling", _setup_inspect),
     "devices": (_devices, "what can run kernels here", _setup_json),
     "sessions": (_sessions, "recent sessions", _setup_json),
+    "diff": (_diff, "what differs from session A to session B", _setup_diff),
     "attach": (_attach, "the workbench on a session that is running, or the record of one", _setup_attach),
 }

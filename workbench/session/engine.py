@@ -25,6 +25,7 @@ from workbench.errors import SessionError, WorkbenchError, printable
 from workbench.session import events as ev
 from workbench.session.session import CompileSession, Stopped
 from workbench.session.store import SessionStore
+from workbench.session.watch import LibraryWatch
 from workbench.session.xray import XrayDesk
 
 IDLE_SECONDS = 3600.0
@@ -54,6 +55,7 @@ class Engine:
         self.history: list[bytes] = self.store.read_events()
         self.session.on_event = self._on_event
         self.xrays = XrayDesk(self.session)
+        self.watch = LibraryWatch(self.session, self._ask)
 
     def run(self) -> None:
         """Serve until told to shut down or idle for long. Raises SessionError when there can be no socket."""
@@ -61,11 +63,14 @@ class Engine:
         try:
             self.loop.run_until_complete(self._serve())
         finally:
+            self.watch.close()
             self.xrays.close()
             self.session.close()
 
     def _on_event(self, event: ev.AnyEvent) -> None:
         line = ev.encode(event)
+        if isinstance(event, ev.StageFinished) and event.stage == "saturate":
+            self.watch.look()  # the rules in use are others now
         with contextlib.suppress(RuntimeError):  # the loop is closed while shutting down
             self.loop.call_soon_threadsafe(self._broadcast, line)
 
@@ -86,6 +91,7 @@ class Engine:
         server = await self._listen(path)
         worker = threading.Thread(target=self._work, name="session", daemon=True)
         worker.start()
+        self.watch.start()
         try:
             await self._until_ended()
         finally:
@@ -163,10 +169,15 @@ class Engine:
             case ev.Rerun(stage=stage):
                 if stage not in ev.STAGES:
                     raise WorkbenchError(f"rerun: '{printable(stage)}' is not a stage")
-                self._ask(command)
+                if ev.STAGES.index(stage) <= ev.STAGES.index("saturate"):
+                    self.watch.rerun(command)
+                else:
+                    self._ask(command)
             case ev.ToggleBreak(node=node):
                 self.session.check_break(node)
                 self._ask(command)
+            case ev.LookAtRules():
+                self.watch.look()
             case ev.Xray():
                 self.xrays.ask(command)
 

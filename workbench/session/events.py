@@ -166,6 +166,8 @@ class GroupSaturated(Event, frozen=True, kw_only=True, tag="group_saturated"):
     stopped: str = ""
     culprit: Culprit | None = None
     steps: int | None = None
+    rules_digest: str = ""
+    """Names the content of the rule library that this is with."""
 
 
 class SearchStarted(Event, frozen=True, kw_only=True, tag="search_started"):
@@ -267,11 +269,28 @@ class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
 
 
 class Failed(Event, frozen=True, kw_only=True, tag="failed"):
-    """A stage could not go on. `message` says what and where, `hint` what to do. The session stays open."""
+    """A stage could not go on. `message` says what and where, `hint` what to do. The session stays open. Where a rule
+    file is at fault, `file` is its path under its library and `line` where in it, 0 when not known. `kept`: what the
+    run before had reached is there again, and can be searched."""
 
     stage: str
     message: str
     hint: str = ""
+    file: str = ""
+    line: int = 0
+    kept: bool = False
+
+
+class RulesOnDisk(Event, frozen=True, kw_only=True, tag="rules_on_disk"):
+    """How the rule files stand against those of the last saturation. `changed` are the files that were edited, added
+    or removed since, as paths under their library; none: the rules are the same again. `error` says why they cannot
+    be used, with the place as in Failed. `refused`: a saturation was asked for, and not begun because of it."""
+
+    changed: list[str] = []
+    error: str = ""
+    file: str = ""
+    line: int = 0
+    refused: bool = False
 
 
 class PremiseRow(msgspec.Struct, frozen=True):
@@ -346,6 +365,7 @@ AnyEvent = (
     | Resumed
     | Cancelled
     | Failed
+    | RulesOnDisk
     | XrayDone
     | LogLine
     | SessionFinished
@@ -403,11 +423,15 @@ class Xray(Command, frozen=True, kw_only=True, tag="xray"):
     node: int | None = None
 
 
+class LookAtRules(Command, frozen=True, kw_only=True, tag="look_at_rules"):
+    """Look at the rule files now, not when it is time to: one was just edited."""
+
+
 class Shutdown(Command, frozen=True, kw_only=True, tag="shutdown"):
     """End the engine process once the running step is over."""
 
 
-AnyCommand = Rerun | TogglePause | Cancel | ToggleBreak | Xray | Shutdown
+AnyCommand = Rerun | TogglePause | Cancel | ToggleBreak | Xray | LookAtRules | Shutdown
 _COMMAND_DECODER = msgspec.json.Decoder(AnyCommand)
 
 

@@ -14,34 +14,45 @@ from workbench.session.view import SessionView
 
 
 def build_report(view: SessionView, spec: SessionSpec, session: Path, artifacts: Path) -> dict[str, Any]:
-    """The object that `compile --json` prints; keys that a stage did not reach are null. In the timeline, `earlier` is
-    time in stages that were done again since: by a rerun, or by going on after the process was stopped."""
+    """The object that `compile --json` prints: that of `run_report`, and what only the running process knows."""
     opened = view.opened
-    groups = [_group(view, g.index) for g in view.groups]
+    return {
+        **run_report(view),
+        "model": spec.model,
+        "target": opened.target if opened else spec.target,
+        "strategy": spec.strategy,
+        "breaks": spec.breaks,
+        "peak_rss_mb": round(peak_rss_mb(), 1),
+        "session": str(session),
+        "artifacts": str(artifacts),
+    }
+
+
+def run_report(view: SessionView) -> dict[str, Any]:
+    """What the present run of a session has reached; keys that a stage did not reach are null. In the timeline,
+    `earlier` is time in stages that were done again since: by a rerun, or by going on after the process was stopped."""
+    opened = view.opened
     timeline = dict(view.timeline)
     if view.earlier:
         timeline["earlier"] = view.earlier
     attributed = sum(timeline.values())
     total = view.now
     report: dict[str, Any] = {
-        "model": spec.model,
-        "target": opened.target if opened else spec.target,
+        "model": opened.model if opened else None,
+        "target": opened.target if opened else None,
         "seed": view.seed,
-        "strategy": spec.strategy,
-        "breaks": spec.breaks,
+        "strategy": opened.strategy if opened else None,
+        "breaks": opened.breaks if opened else None,
         "nodes": view.graph.nodes if view.graph else None,
         "chunks": len(view.chunks),
         "dims": view.graph.dims if view.graph else {},
-        "groups": groups,
+        "groups": [_group(view, g.index) for g in view.groups],
         "verify": None,
         "latency_ms": None,
         "timeline": [{"stage": s, "seconds": round(t, 6)} for s, t in timeline.items()],
         "unattributed_seconds": round(max(0.0, total - attributed), 6),
         "total_seconds": round(total, 6),
-        "peak_rss_mb": round(peak_rss_mb(), 1),
         "kernels": [],
-        "session": str(session),
-        "artifacts": str(artifacts),
     }
     if view.verified:
         v = view.verified
@@ -67,6 +78,7 @@ def _group(view: SessionView, index: int) -> dict[str, Any]:
         "representative": info.representative,
         "members": info.members,
         "nodes": info.nodes,
+        "digest": info.digest,
         "egraph": None,
         "rules": [],
         "search": None,
@@ -79,6 +91,7 @@ def _group(view: SessionView, index: int) -> dict[str, Any]:
             "overhead_seconds": result.overhead_seconds,
             "stopped": result.stopped,
             "culprit": msgspec.to_builtins(result.culprit),
+            "rules_digest": result.rules_digest,
         }
         spent = sum(r.seconds for r in result.rules) or 1.0
         group["rules"] = [

@@ -96,7 +96,7 @@ def saturate_group(
     else:
         for step in kept.steps:
             emit(msgspec.structs.replace(step, group=group.index))
-    event = msgspec.structs.replace(kept.event, group=group.index)
+    event = msgspec.structs.replace(kept.event, group=group.index, rules_digest=rules_digest)
     emit(event)
     return GroupEGraph(event, Snapshot(kept.snapshot), program.root, target, rules_digest)
 

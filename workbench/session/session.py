@@ -21,7 +21,7 @@ from workbench.chunking import Chunk, Group
 from workbench.egraph.program import ChunkProgram
 from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Saturator
-from workbench.errors import ModelError, SessionError, UnavailableError, WorkbenchError, printable
+from workbench.errors import ModelError, RuleError, SessionError, UnavailableError, WorkbenchError, printable
 from workbench.frontend import Imported, import_model
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
@@ -35,6 +35,7 @@ from workbench.session import events as ev
 from workbench.session import saturation as sat
 from workbench.session.event_log import EventLog
 from workbench.session.executable import Executable
+from workbench.session.library import directories, place_of
 from workbench.session.log import levels_from_environment, open_log
 from workbench.session.reference import Expected, Reference, find_expected, interpret, representative_inputs
 from workbench.session.report import build_report
@@ -98,6 +99,8 @@ class CompileSession:
         self.programs: list[ChunkProgram] = []
         self.groups: list[Group] = []
         self.saturated: dict[int, sat.GroupEGraph] = {}
+        self.rules_in_use: tuple[RuleFile, ...] | None = None
+        """The rule files of the last saturation that was completed."""
         self.best: dict[int, GroupBest] = {}
         self.executable: Executable | None = None
         self.expected: Expected | None = None
@@ -280,9 +283,20 @@ class CompileSession:
 
     def saturate(self, fresh: bool = False) -> dict[int, sat.GroupEGraph]:
         """One saturated e-graph per group, by group index. A kept result of the same program and rules is used again
-        unless `fresh`. Raises RuleError (file:line) and SaturationStopped."""
+        unless `fresh`. Raises RuleError (file:line) and SaturationStopped; what an earlier call made stays then."""
         if not self.groups:
             raise SessionError("the graph is not split yet", "call split first")
+        before = (self.saturated, self.best, self.executable)
+        whole = len(self.saturated) == len(self.groups)
+        try:
+            self._saturate(fresh)
+        except WorkbenchError:
+            if whole:
+                self.saturated, self.best, self.executable = before
+            raise
+        return self.saturated
+
+    def _saturate(self, fresh: bool) -> None:
         files = self.library()
         self._forget("saturate")
         with self._stage("saturate", f"{len(self.groups)} groups"), self._saturator_of(files) as saturator:
@@ -293,8 +307,8 @@ class CompileSession:
                 self.saturated[g.index] = sat.saturate_group(
                     self.store, saturator, files, self.target, g, program, self._emit_step, fresh=fresh
                 )
+            self.rules_in_use = files
         self._write_rule_report()
-        return self.saturated
 
     def prepare_saturation(self) -> None:
         """Read the rules and start the process that saturates, which takes a while, during the import. Raises
@@ -407,11 +421,10 @@ class CompileSession:
         """All stages from `first` on, and the report. Raises WorkbenchError; a cancelled run raises Stopped."""
         if first not in ev.STAGES:
             raise SessionError(f"'{printable(first)}' is not a stage", f"one of {', '.join(ev.STAGES)}")
+        self._current = first
         with self.told():
             check_writable(self._artifact_directory())
-            if first in ("search", "stitch", "verify"):
-                self.library()
-            else:
+            if first not in ("search", "stitch", "verify"):
                 self.prepare_saturation()
             for stage in _CALLS[_CALLS.index("split" if first == "emit" else first) :]:
                 match stage:
@@ -450,7 +463,12 @@ class CompileSession:
         except WorkbenchError as error:
             if isinstance(error, WrongResult):
                 self.finish()
-            self.emit(ev.Failed(stage=self._current, message=error.message, hint=error.hint))
+            file, line = "", 0
+            if isinstance(error, RuleError):
+                file, line = place_of(error.message, directories(self.spec))
+            kept = self._current == "saturate" and 0 < len(self.groups) == len(self.saturated)
+            failed = ev.Failed(stage=self._current, message=error.message, hint=error.hint, file=file, line=line)
+            self.emit(msgspec.structs.replace(failed, kept=kept))
             raise
         finally:
             self._cancel.clear()

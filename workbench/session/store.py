@@ -240,7 +240,7 @@ class _Kind(msgspec.Struct):
     type: str = ""
 
 
-_ASIDE = {"log", "xray_done"}
+_ASIDE = {"log", "xray_done", "rules_on_disk"}
 """Events that say nothing about how far the work is."""
 _STATUS = {"session_finished": "finished", "failed": "failed"}
 TAIL_BYTES = 64 << 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from workbench.session import events as ev
+from workbench.session.runs import MOST_KEPT, Run, baseline_of
 
 
 @dataclass(slots=True)
@@ -41,6 +42,23 @@ class SaturationView:
 
 
 @dataclass(slots=True)
+class Results:
+    """What a run had reached when it was saturated again; it comes back where that fails."""
+
+    saturation: dict[int, SaturationView]
+    search: dict[int, SearchView]
+    stitched: ev.Stitched | None
+    verified: ev.Verified | None
+    measured: ev.Measured | None
+    finished: ev.SessionFinished | None
+    timeline: dict[str, float]
+    earlier: float
+    run: int
+    run_reason: str
+    run_began_at: float
+
+
+@dataclass(slots=True)
 class SessionView:
     """A session as its events tell it. `apply` each event in order."""
 
@@ -70,6 +88,15 @@ class SessionView:
     paused: bool = False
     cancelled: bool = False
     now: float = 0.0
+    rules_on_disk: ev.RulesOnDisk | None = None
+    """How the rule files differ from those of the last saturation, where they do."""
+    run: int = 1
+    run_reason: str = "opened"
+    run_began_at: float = 0.0
+    runs: list[Run] = field(default_factory=list)
+    """Earlier runs that had saturated every group, the oldest first."""
+    before: Results | None = None
+    """What the last run had reached, while it is being saturated again."""
     log: list[ev.LogLine] = field(default_factory=list)
 
     def apply(self, event: ev.AnyEvent) -> None:
@@ -85,16 +112,20 @@ class SessionView:
                     if self.stage:  # the process before ended in the middle of it
                         self.earlier += self.now - self.stage_started_at
                     self._forget("import")
+                    self.rules_on_disk = None
                 self.opened, self.seed, self.now = event, event.seed, max(self.now, event.at)
             case ev.StageStarted():
                 self.stage, self.stage_detail, self.stage_started_at = event.stage, event.detail, event.at
                 self.progress = None
+                if event.stage == "search":
+                    self.before = None
             case ev.StageProgress():
                 self.progress, self.stage_detail = (event.done, event.total), event.detail
             case ev.StageFinished():
                 self.timeline[event.stage] = self.timeline.get(event.stage, 0.0) + event.seconds
                 self.stage = "" if self.stage == event.stage else self.stage
             case ev.Restarted():
+                self._begin_run(event)
                 self.seed = event.seed
                 self._forget(event.stage)
             case ev.GraphImported():
@@ -141,6 +172,10 @@ class SessionView:
                 self.cancelled, self.paused, self.stage = True, False, ""
             case ev.Failed():
                 self.failure, self.stage = event, ""
+                if event.kept and self.before is not None:
+                    self._take_back(self.before)
+            case ev.RulesOnDisk():
+                self.rules_on_disk = event if event.changed or event.error else None
             case ev.XrayDone():
                 self.xray = event
             case ev.LogLine():
@@ -148,6 +183,61 @@ class SessionView:
                 del self.log[:-2000]
             case ev.SessionFinished():
                 self.finished, self.stage = event, ""
+
+    def _begin_run(self, event: ev.Restarted) -> None:
+        """Remember what the run that ends here has reached, where it got as far as to be compared with."""
+        self.before = None
+        if self.saturated:
+            if event.stage == "saturate":
+                self.before = self._results()
+            from workbench.session.report import run_report
+
+            self.runs.append(Run(self.run, self.run_reason, self.run_began_at, self.rules_digest, run_report(self)))
+            del self.runs[: -MOST_KEPT]
+        self.run, self.run_reason, self.run_began_at = self.run + 1, event.reason, event.at
+
+    def _results(self) -> Results:
+        return Results(
+            saturation=self.saturation,
+            search=self.search,
+            stitched=self.stitched,
+            verified=self.verified,
+            measured=self.measured,
+            finished=self.finished,
+            timeline=dict(self.timeline),
+            earlier=self.earlier,
+            run=self.run,
+            run_reason=self.run_reason,
+            run_began_at=self.run_began_at,
+        )
+
+    def _take_back(self, kept: Results) -> None:
+        """Back to what there was before a saturation that failed; its time was spent all the same."""
+        first = ev.STAGES.index("saturate")
+        lost = sum(self.timeline.get(stage, 0.0) for stage in ev.STAGES[first:])
+        self.saturation, self.search, self.timeline = kept.saturation, kept.search, kept.timeline
+        self.stitched, self.verified, self.measured = kept.stitched, kept.verified, kept.measured
+        self.finished, self.earlier = kept.finished, kept.earlier + lost
+        self.run, self.run_reason, self.run_began_at = kept.run, kept.run_reason, kept.run_began_at
+        del self.runs[-1:]
+        self.before = None
+
+    @property
+    def saturated(self) -> bool:
+        """Whether every group is saturated."""
+        done = (self.saturation.get(group.index) for group in self.groups)
+        return bool(self.groups) and all(state is not None and state.result is not None for state in done)
+
+    @property
+    def rules_digest(self) -> str:
+        """Names the rules that the groups are saturated with; '' before."""
+        results = (state.result for state in self.saturation.values())
+        return next((result.rules_digest for result in results if result is not None), "")
+
+    @property
+    def baseline(self) -> Run | None:
+        """The earlier run that this one is compared with."""
+        return baseline_of(self.rules_digest, self.runs)
 
     def _forget(self, stage: str) -> None:
         """Drop everything that `stage` and the stages after it produced."""

@@ -19,7 +19,7 @@ from workbench.chunking import Group
 from workbench.egraph.program import ChunkProgram
 from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Saturator
-from workbench.errors import InputError, SessionError, WorkbenchError, printable
+from workbench.errors import InputError, RuleError, SessionError, WorkbenchError, printable
 from workbench.session import events as ev
 from workbench.session.saturation import digest_of, limits_of
 from workbench.session.spec import DEMO, SessionSpec
@@ -28,6 +28,7 @@ from workbench.targets import resolved
 if TYPE_CHECKING:
     from workbench.session.session import CompileSession
 
+BROKEN = "the rule files as they are now cannot be read; this is with those that the groups were saturated with"
 CHANGED = "the rule files have changed since the groups were saturated; this is with the rules as they are now"
 
 
@@ -280,17 +281,31 @@ class XrayDesk:
         groups, programs = session.groups, session.programs
         if not groups:
             raise SessionError("the model is not split yet", "ask again when it is")
-        files = session.library()
+        note = ""
+        try:
+            files = session.library()
+            saturator = self._saturator_of(files)
+        except RuleError:
+            if session.rules_in_use is None:
+                raise
+            files, note = session.rules_in_use, BROKEN
+            saturator = self._saturator_of(files)
+        node = None if question.node is None else str(question.node)
+        steps = {i: s.event.steps for i, s in session.saturated.items()}
+        done = answer(saturator, groups, programs, question.rule, node, question.group, steps)
+        known = session.saturated.get(done.group)
+        if known is not None and known.rules_digest != digest_of(files):
+            note = CHANGED
+        return msgspec.structs.replace(done, note=note)
+
+    def _saturator_of(self, files: tuple[RuleFile, ...]) -> Saturator:
+        """A saturator that has loaded `files`. Raises RuleError."""
         if self._saturator is None or files != self._files:
             if self._saturator is not None:
                 self._saturator.close()
-            self._saturator, self._files = Saturator(files, limits_of(session.spec)), files
-        node = None if question.node is None else str(question.node)
-        steps = {i: s.event.steps for i, s in session.saturated.items()}
-        done = answer(self._saturator, groups, programs, question.rule, node, question.group, steps)
-        known = session.saturated.get(done.group)
-        note = CHANGED if known is not None and known.rules_digest != digest_of(files) else ""
-        return msgspec.structs.replace(done, note=note)
+            self._saturator, self._files = Saturator(files, limits_of(self.session.spec)), files
+        _ = self._saturator.rules
+        return self._saturator
 
 
 def _refused(question: ev.Xray, message: str) -> ev.XrayDone:
