@@ -153,7 +153,7 @@ def _group(group: GroupDifference, width: int) -> Iterator[Line]:
         title = f"group {index}, only {side}"
     counts = ("members", "hlir_nodes", "classes", "enodes", "candidates", "profiled")
     rows = [
-        Row(name.replace("_", "-" if name == "enodes" else " "), [p])
+        Row({"enodes": "e-nodes", "hlir_nodes": "HLIR nodes"}.get(name, name), [p])
         for name, p in group.numbers.items()
         if name in counts and not _empty(p)
     ]
