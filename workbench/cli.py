@@ -232,6 +232,41 @@ def _xray(options: argparse.Namespace) -> int:
     return 0
 
 
+def _explore(options: argparse.Namespace) -> int:
+    import tempfile
+    from pathlib import Path
+
+    from workbench.session import events as ev
+    from workbench.session.explorer_text import as_text, at_node, explore_model, explore_session
+    from workbench.session.store import find_session
+
+    question = ev.Explore(
+        about="rule" if options.rule else "users" if options.users else "class",
+        group=options.group,
+        member=options.chunk,
+        eclass=options.eclass,
+        rule=options.rule or "",
+        offset=options.offset,
+        limit=options.limit,
+        filter=options.filter,
+    )
+    if options.node is not None:
+        question = at_node(question, options.node)
+    session = find_session(options.model)
+    if session is not None:
+        page = explore_session(session, question)
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            page = explore_model(_spec(options), question, Path(scratch))
+    if options.json:
+        import msgspec
+
+        print(json.dumps({"model": options.model, **msgspec.to_builtins(page)}))
+    else:
+        print(as_text(page))
+    return 0
+
+
 def _inspect(options: argparse.Namespace) -> int:
     import tempfile
     from pathlib import Path
@@ -385,6 +420,24 @@ def _setup_inspect(command: argparse.ArgumentParser) -> None:
     _target_option(command)
 
 
+def _setup_explore(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL|SESSION", help="an .onnx file, demo, or a session; its own options")
+    _import_options(command)
+    _target_option(command)
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--node", metavar="N", help="the e-class of an HLIR node id, or of $tN of a program")
+    which.add_argument("--class", type=_whole, dest="eclass", metavar="C", help="an e-class by its number")
+    which.add_argument("--rule", metavar="NAME", help="the e-nodes that a rule made first")
+    command.add_argument("--users", action="store_true", help="the e-nodes that use the class, not those in it")
+    command.add_argument("--group", type=_whole, metavar="G", help="the group to look in")
+    command.add_argument("--chunk", type=_whole, metavar="N", help="the member of the group whose node ids are meant")
+    command.add_argument("--filter", default="", metavar="WORDS", help="only e-nodes whose term or rule has the words")
+    command.add_argument("--limit", type=_count, default=100, metavar="ROWS", help="e-nodes at a time (at most 500)")
+    command.add_argument("--offset", type=_whole, default=0, metavar="ROW", help="the first e-node to show")
+    command.add_argument("--rules", action="append", default=[], metavar="DIR", help="more rules")
+    command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
+
+
 def _setup_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -408,6 +461,7 @@ COMMANDS: dict[
     "run": (_run, "compile a model, or reuse the best known, and execute it", _setup_run),
     "rules": (_rules, "saturate only, and print the rule table", _setup_rules),
     "xray": (_xray, "how far a rule's premises hold, and what stops the first that fails", _setup_xray),
+    "explore": (_explore, "the e-nodes of an e-class, who made each, and what the best candidate uses", _setup_explore),
     "inspect": (_inspect, "operator coverage, shapes, breaks and groups, without compiling", _setup_inspect),
     "devices": (_devices, "what can run kernels here", _setup_json),
     "sessions": (_sessions, "recent sessions", _setup_json),

@@ -6,7 +6,7 @@ worker needs to compile, bind and run it. Plans are plain data (msgspec structs)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -174,9 +174,23 @@ class Loaded(Protocol):
         """A context for `execute` in which library calls keep to the runtime's thread count."""
         ...
 
+    def launch_times(self, bindings: Mapping[int, np.ndarray], runs: int) -> list[float]:
+        """Milliseconds of each launch of the plan, in order; medians over `runs` instrumented runs."""
+        ...
+
     def profile_kernels(self, bindings: Mapping[int, np.ndarray], runs: int) -> list[tuple[str, int, float, int, int]]:
         """One row per distinct kernel, as in `Profile.kernels`, from `runs` instrumented runs."""
         ...
+
+
+def by_kernel(launches: Sequence[Launch], times: Sequence[float]) -> list[tuple[str, int, float, int, int]]:
+    """Rows as in `Profile.kernels` from the milliseconds of each launch: launches of the same kernel are added up."""
+    rows: dict[tuple[str, str], tuple[int, float, int, int]] = {}
+    for launch, took in zip(launches, times, strict=True):
+        key = (launch.name, launch.source if isinstance(launch, NativeLaunch) else "")
+        calls, spent, flops, nbytes = rows.get(key, (0, 0.0, 0, 0))
+        rows[key] = (calls + 1, spent + took, flops + launch.flops, nbytes + launch.nbytes)
+    return [(name, *row) for (name, _), row in rows.items()]
 
 
 def memory_fits(runtime: Runtime, program: Program, limit: int | None = None) -> tuple[bool, int]:

@@ -58,6 +58,14 @@ def extract(space: Space, genome: Genome, dims: Mapping[str, int]) -> Program:
     return _Extraction(space, genome, dims).program()
 
 
+def kernel_classes(space: Space, genome: Genome, dims: Mapping[str, int]) -> list[int]:
+    """The e-class that each kernel of `extract` computes, in the order of its kernels. Raises Rejected."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+    extraction = _Extraction(space, genome, dims)
+    extraction.program()
+    return extraction.computed
+
+
 def bind(program: Program, binding: Binding) -> Program:
     """`program` for one member: buffers and kernels name that member's HLIR nodes."""
     buffers = [
@@ -84,6 +92,8 @@ class _Extraction:
         self.snapshot: Snapshot = space.snapshot
         self.buffers: list[Buffer] = []
         self.kernels: list[Kernel] = []
+        self.computed: list[int] = []
+        """The e-class of each kernel."""
         self.buffer_of: dict[int, int] = {}
         self.open: set[int] = set()
         self.local_of = {c: int(v[2:]) for v, c in self.snapshot.variables.items() if v.startswith("$t")}
@@ -135,6 +145,8 @@ class _Extraction:
                 made = self._opaque(eclass, children)
             case other:
                 raise AssertionError(f"{other} is not a kernel")
+        if len(self.kernels) > len(self.computed):
+            self.computed.append(eclass)
         self.open.discard(eclass)
         self.buffer_of[eclass] = made
         return made

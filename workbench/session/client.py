@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from workbench.errors import SessionError
 from workbench.session import events as ev
+from workbench.session.eclass import EClassPage
 from workbench.session.spec import SessionSpec, checked
 from workbench.session.store import SessionStore, SessionSummary, new_session_directory, recent_sessions
 
+if TYPE_CHECKING:
+    from workbench.session.explorer import Explorer
+
 START_SECONDS = 30.0
+ANSWER_SECONDS = 30.0
+"""How long a question to the explorer may take."""
 MAX_LINE = 1 << 26
 """Bytes of the longest event."""
 ERRORS = "engine.err"
@@ -39,6 +46,11 @@ class Client(Protocol):
 
     async def send(self, command: ev.AnyCommand) -> None:
         """Ask the engine for something. Raises SessionError when there is none."""
+        ...
+
+    async def explore(self, question: ev.Explore) -> EClassPage:
+        """E-nodes of a group's e-graph. An engine answers on the stream, so `events` must be read meanwhile. Raises
+        WorkbenchError for what is not there."""
         ...
 
     def program(self, chunk: int) -> str:
@@ -63,6 +75,7 @@ class ReplayClient:
         self.directory = directory
         self.store = SessionStore(directory)
         self.store.read_spec()
+        self._explorer: Explorer | None = None
 
     async def events(self) -> AsyncIterator[ev.AnyEvent]:
         """What was recorded. Raises SessionError for a damaged log."""
@@ -72,6 +85,14 @@ class ReplayClient:
     async def send(self, command: ev.AnyCommand) -> None:
         """See Client."""
         raise SessionError("this session is not running", f"luminal-tui {self.directory} runs it again")
+
+    async def explore(self, question: ev.Explore) -> EClassPage:
+        """See Client."""
+        from workbench.session.explorer import Explorer, recorded
+
+        if self._explorer is None:
+            self._explorer = Explorer(self.store, recorded(self.store))
+        return await asyncio.to_thread(self._explorer.page, question)
 
     def program(self, chunk: int) -> str:
         """See Client."""
@@ -93,16 +114,47 @@ class EngineClient(ReplayClient):
     def __init__(self, directory: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(directory)
         self._reader, self._writer = reader, writer
+        self._asked: dict[int, asyncio.Future[ev.Explored]] = {}
+        self._questions = itertools.count(1)
 
     async def events(self) -> AsyncIterator[ev.AnyEvent]:
         """See Client."""
-        with contextlib.suppress(ConnectionError):
-            while (line := await self._reader.readline()).endswith(b"\n"):
-                try:
-                    event = ev.decode(line)
-                except msgspec.DecodeError as error:
-                    raise SessionError(f"the engine is of another version: {error}", "end it and open again") from None
-                yield event
+        try:
+            with contextlib.suppress(ConnectionError):
+                while (line := await self._reader.readline()).endswith(b"\n"):
+                    try:
+                        message = ev.decode_message(line)
+                    except msgspec.DecodeError as error:
+                        raise SessionError(
+                            f"the engine is of another version: {error}", "end it and open again"
+                        ) from None
+                    if isinstance(message, ev.Explored):
+                        waiting = self._asked.get(message.id)
+                        if waiting is not None and not waiting.done():
+                            waiting.set_result(message)
+                    else:
+                        yield message
+        finally:
+            for waiting in self._asked.values():
+                if not waiting.done():
+                    waiting.set_exception(SessionError("the engine is gone"))
+
+    async def explore(self, question: ev.Explore) -> EClassPage:
+        """See Client."""
+        number = next(self._questions)
+        waiting = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self.send(msgspec.structs.replace(question, id=number))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await waiting
+        except TimeoutError:
+            raise SessionError(f"the engine did not answer within {ANSWER_SECONDS:g} s") from None
+        finally:
+            del self._asked[number]
+        page: EClassPage | None = answer.page
+        if page is None:
+            raise SessionError(answer.error)
+        return page
 
     async def send(self, command: ev.AnyCommand) -> None:
         """See Client."""

@@ -23,6 +23,7 @@ from loguru import logger
 
 from workbench.errors import SessionError, WorkbenchError, printable
 from workbench.session import events as ev
+from workbench.session.explorer import Explorer, ExplorerDesk
 from workbench.session.session import CompileSession, Stopped
 from workbench.session.store import SessionStore
 from workbench.session.watch import LibraryWatch
@@ -56,6 +57,7 @@ class Engine:
         self.session.on_event = self._on_event
         self.xrays = XrayDesk(self.session)
         self.watch = LibraryWatch(self.session, self._ask)
+        self.explorer = ExplorerDesk(Explorer(self.store, lambda: self.session.view))
 
     def run(self) -> None:
         """Serve until told to shut down or idle for long. Raises SessionError when there can be no socket."""
@@ -64,6 +66,7 @@ class Engine:
             self.loop.run_until_complete(self._serve())
         finally:
             self.watch.close()
+            self.explorer.close()
             self.xrays.close()
             self.session.close()
 
@@ -136,24 +139,34 @@ class Engine:
                 await writer.drain()
             self.clients.add(writer)
             while line := await reader.readline():
-                self._take(line)
+                self._take(line, writer)
         except (ConnectionError, ValueError, asyncio.LimitOverrunError):
             pass  # a client that goes away or sends an endless line is dropped
         finally:
             self.clients.discard(writer)
             writer.close()
 
-    def _take(self, line: bytes) -> None:
+    def _answer(self, client: asyncio.StreamWriter, answer: ev.Explored) -> None:
+        """Send an answer to who asked; called on another thread."""
+
+        def send() -> None:
+            if client in self.clients:
+                client.write(msgspec.json.encode(answer) + b"\n")
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed while shutting down
+            self.loop.call_soon_threadsafe(send)
+
+    def _take(self, line: bytes, client: asyncio.StreamWriter) -> None:
         """Do what a client's line asks for; what cannot be done is put in the log."""
         with contextlib.suppress(SessionError):  # a full disk, when it is about the log: the session thread says so
             try:
-                self._command(ev.decode_command(line))
+                self._command(ev.decode_command(line), client)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 logger.warning("a client sent something that is not a command: {}", printable(str(error)))
             except WorkbenchError as error:
                 logger.warning("{}", error)
 
-    def _command(self, command: ev.AnyCommand) -> None:
+    def _command(self, command: ev.AnyCommand, client: asyncio.StreamWriter) -> None:
         match command:
             case ev.TogglePause():
                 if self.session.view.paused:
@@ -180,6 +193,8 @@ class Engine:
                 self.watch.look()
             case ev.Xray():
                 self.xrays.ask(command)
+            case ev.Explore():
+                self.explorer.ask(command, functools.partial(self._answer, client))
 
     def _ask(self, command: ev.Rerun | ev.ToggleBreak | None) -> None:
         """Queue work for the session thread; it takes the place of the running one."""

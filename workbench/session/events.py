@@ -6,9 +6,11 @@ first event of a session is `SessionOpened`, which carries `VERSION`; a reader r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+
+from workbench.session.eclass import EClassPage
 
 VERSION = 1
 
@@ -383,9 +385,13 @@ def encode(event: Event) -> bytes:
 def decode(line: bytes) -> AnyEvent:
     """The event of one line. Raises msgspec.DecodeError for anything else, and for the log of a newer version."""
     event = _DECODER.decode(line)
+    _check_version(event)
+    return event
+
+
+def _check_version(event: AnyEvent) -> None:
     if isinstance(event, SessionOpened) and event.version > VERSION:
         raise msgspec.ValidationError(f"the log is of version {event.version}, this program reads up to {VERSION}")
-    return event
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
@@ -427,11 +433,48 @@ class LookAtRules(Command, frozen=True, kw_only=True, tag="look_at_rules"):
     """Look at the rule files now, not when it is time to: one was just edited."""
 
 
+class Explore(Command, frozen=True, kw_only=True, tag="explore"):
+    """Show e-nodes of a group's e-graph: those of an e-class, its users, or what a rule made (`about`). The class is
+    `eclass`, or that of HLIR node `node` or of the program's `variable`, or else the root's. `member` is the chunk
+    whose HLIR ids are meant. `filter` holds words that a row must have. Answered by Explored, to who asked alone."""
+
+    id: int = 0
+    about: Literal["class", "users", "rule"] = "class"
+    group: int | None = None
+    member: int | None = None
+    node: int | None = None
+    variable: str = ""
+    eclass: int | None = None
+    rule: str = ""
+    offset: int = 0
+    limit: int = 100
+    filter: str = ""
+
+
+class Explored(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="explored"):
+    """The answer to the Explore of that `id`; no event: it is not in the log. `error` says why there is no `page`."""
+
+    id: int
+    page: EClassPage | None = None
+    error: str = ""
+
+
 class Shutdown(Command, frozen=True, kw_only=True, tag="shutdown"):
     """End the engine process once the running step is over."""
 
 
-AnyCommand = Rerun | TogglePause | Cancel | ToggleBreak | Xray | LookAtRules | Shutdown
+AnyCommand = Rerun | TogglePause | Cancel | ToggleBreak | Xray | Explore | LookAtRules | Shutdown
+_MESSAGE_DECODER = msgspec.json.Decoder(AnyEvent | Explored)
+
+
+def decode_message(line: bytes) -> AnyEvent | Explored:
+    """What an engine sent in one line. Raises msgspec.DecodeError as `decode` does."""
+    message: AnyEvent | Explored = _MESSAGE_DECODER.decode(line)
+    if not isinstance(message, Explored):
+        _check_version(message)
+    return message
+
+
 _COMMAND_DECODER = msgspec.json.Decoder(AnyCommand)
 
 

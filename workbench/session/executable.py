@@ -120,11 +120,11 @@ class Executable:
         p20, median, p80 = (float(v) for v in np.percentile(times, [20, 50, 80]))
         return Latency(median, p20, p80, len(times))
 
-    def kernel_profile(self, inputs: Mapping[str, np.ndarray]) -> list[tuple[str, int, float, int, int]]:
-        """(name, calls, ms per run, flops, bytes) of each distinct kernel."""
+    def launch_times(self, inputs: Mapping[str, np.ndarray]) -> tuple[Compiled, list[float]]:
+        """The whole program for these inputs, and the milliseconds of each of its launches."""
         checked, dims = check_inputs(self.graph, inputs)
         compiled = self.compiled(dims)
-        return compiled.loaded.profile_kernels(self._bindings(compiled.program, checked), 20)
+        return compiled, compiled.loaded.launch_times(self._bindings(compiled.program, checked), 20)
 
 
 def custom_op_table(graph: Graph) -> dict[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]:

@@ -64,6 +64,11 @@ def limits_of(spec: SessionSpec) -> Limits:
     )
 
 
+def kept_name(group_digest: str, target: str, rules_digest: str) -> str:
+    """Where a session keeps a group's e-graph; the newest of a group is the one in use."""
+    return f"snapshots/{group_digest}-{target}-{rules_digest}.msgpack"
+
+
 def digest_of(files: Sequence[RuleFile]) -> str:
     """A name for the content of a rule library."""
     whole = hashlib.blake2b(digest_size=8)
@@ -88,12 +93,13 @@ def saturate_group(
 
     Raises RuleError and SaturationStopped."""
     rules_digest = digest_of(files)
-    name = f"snapshots/{group.digest}-{target}-{rules_digest}.msgpack"
+    name = kept_name(group.digest, target, rules_digest)
     kept = None if fresh else _read(store, name)
     if kept is None or kept.limits != _numbers(saturator.limits):
         kept = _saturate(saturator, group, program, emit)
         store.write(name, msgspec.msgpack.encode(kept))
     else:
+        store.touch(name)
         for step in kept.steps:
             emit(msgspec.structs.replace(step, group=group.index))
     event = msgspec.structs.replace(kept.event, group=group.index, rules_digest=rules_digest)

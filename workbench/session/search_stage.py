@@ -22,6 +22,7 @@ from workbench.search.space import Genome
 from workbench.search.strategies import make_strategy
 from workbench.session import events as ev
 from workbench.session.executable import custom_op_table
+from workbench.session.leading import forget_leading, keep_leading
 
 if TYPE_CHECKING:
     from workbench.runtime.device import DeviceWorker
@@ -92,6 +93,7 @@ def search_group(session: CompileSession, group: Group, reference: Mapping[int, 
             members=len(group.members),
         )
     )
+    forget_leading(session.store, group, session.target)
     began = time.perf_counter()
     outcome = Outcome()
     for entry, state in search(
@@ -107,6 +109,8 @@ def search_group(session: CompileSession, group: Group, reference: Mapping[int, 
         outcome = state
         session.emit(_event(group.index, entry))
         if state.best_index == entry.index and entry.ms is not None and state.first_ms is not None:
+            assert state.best is not None
+            keep_leading(session, group, state.best, entry.index, entry.ms)
             session.emit(
                 ev.BestImproved(group=group.index, index=entry.index, ms=entry.ms, first_ms=state.first_ms)
             )

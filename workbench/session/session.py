@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from workbench.session import events as ev
 from workbench.session import saturation as sat
 from workbench.session.event_log import EventLog
 from workbench.session.executable import Executable
+from workbench.session.leading import keep_kernel_times
 from workbench.session.library import directories, place_of
 from workbench.session.log import levels_from_environment, open_log
 from workbench.session.reference import Expected, Reference, find_expected, interpret, representative_inputs
@@ -389,7 +391,8 @@ class CompileSession:
             reference = self.reference()
             verdict = verification.verify(self.graph, self.executable, reference, self.expected)
             self.emit(verdict)
-            self.emit(verification.measure(self.executable, reference))
+            keep = partial(keep_kernel_times, self)
+            self.emit(verification.measure(self.executable, reference.inputs, keep))
             self._write_artifacts(self.executable)
         if not verdict.ok:
             raise WrongResult(

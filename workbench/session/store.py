@@ -1,8 +1,8 @@
 """Sessions on disk: where they are, what is in one, and who holds it.
 
 A session directory has `session.json` (the spec), `events.jsonl` and `candidates.jsonl` (append-only), `chunks/` (the
-program and node rows of each chunk), `snapshots/` (saturated e-graphs), `report.json`, `log.txt`, and `lock`, held by
-the process that runs it.
+program and node rows of each chunk), `snapshots/` (saturated e-graphs), `best/` (the best candidate of each group),
+`report.json`, `log.txt`, and `lock`, held by the process that runs it.
 """
 
 from __future__ import annotations
@@ -137,6 +137,11 @@ class SessionStore:
     def write(self, name: str, data: bytes) -> None:
         """Replace a file whole or not at all. Raises SessionError when the disk is full or not writable."""
         write_file(self / name, data)
+
+    def touch(self, name: str) -> None:
+        """Make a file the newest, where that can be done."""
+        with contextlib.suppress(OSError):
+            os.utime(self / name)
 
     def read_spec(self) -> SessionSpec:
         """The spec that the session was started with. Raises SessionError where there is none."""

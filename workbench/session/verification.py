@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 
 from workbench.errors import NotViableError, printable
 from workbench.ir.dtype import from_numpy
 from workbench.ir.hlir import Graph
 from workbench.runtime.compare import compare, default_tolerance
+from workbench.runtime.protocol import by_kernel
 from workbench.session import events as ev
-from workbench.session.executable import Arrays, Executable
+from workbench.session.executable import Arrays, Compiled, Executable
 from workbench.session.reference import Expected, Reference, output_nodes
 
 LARGEST = sys.float_info.max
@@ -48,11 +50,16 @@ def verify(graph: Graph, executable: Executable, reference: Reference, expected:
     return ev.Verified(ok=all(oks), max_abs_err=max(absolutes), max_rel_err=max(relatives), reference=origin)
 
 
-def measure(executable: Executable, reference: Reference) -> ev.Measured:
-    """The latency of whole runs, and of each kernel."""
-    latency = executable.measure(reference.inputs, LATENCY_SECONDS)
+def measure(
+    executable: Executable, inputs: Arrays, keep: Callable[[Compiled, Sequence[float]], None]
+) -> ev.Measured:
+    """The latency of whole runs, and of each kernel. `keep` is given the program and the milliseconds of each of its
+    launches."""
+    latency = executable.measure(inputs, LATENCY_SECONDS)
+    compiled, times = executable.launch_times(inputs)
+    keep(compiled, times)
     rows = [
         ev.KernelRow(name, calls, ms, flops / max(ms, 1e-9) / 1e6, size / max(ms, 1e-9) / 1e6)
-        for name, calls, ms, flops, size in executable.kernel_profile(reference.inputs)
+        for name, calls, ms, flops, size in by_kernel(compiled.plan.launches, times)
     ]
     return ev.Measured(median=latency.median, p20=latency.p20, p80=latency.p80, runs=latency.runs, kernels=rows)

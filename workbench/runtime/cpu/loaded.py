@@ -18,7 +18,7 @@ from workbench.runtime.cpu.gemm import extent_of, matmul_call
 from workbench.runtime.cpu.jit import compile_sources
 from workbench.runtime.cpu.plan import launch_buffers
 from workbench.runtime.opaque import run_opaque
-from workbench.runtime.protocol import GemmLaunch, Launch, NativeLaunch, OpaqueLaunch, Plan
+from workbench.runtime.protocol import GemmLaunch, Launch, NativeLaunch, OpaqueLaunch, Plan, by_kernel
 
 Call = Callable[[], object]
 
@@ -96,8 +96,8 @@ class CpuLoaded:
         limit: AbstractContextManager[object] = _blas().limit(limits=self.threads, user_api="blas")
         return limit
 
-    def profile_kernels(self, bindings: Mapping[int, np.ndarray], runs: int) -> list[tuple[str, int, float, int, int]]:
-        """(name, calls, milliseconds, flops, bytes) per distinct kernel, all per run; times are medians over `runs`."""
+    def launch_times(self, bindings: Mapping[int, np.ndarray], runs: int) -> list[float]:
+        """Milliseconds of each launch, in the plan's order; medians over `runs`. Errors as in `run`."""
         self.bind(bindings)
         times: list[list[int]] = [[] for _ in self._calls]
         clock = time.perf_counter_ns
@@ -108,13 +108,11 @@ class CpuLoaded:
                     began = clock()
                     call()
                     samples.append(clock() - began)
-        rows: dict[tuple[str, str], tuple[int, float, int, int]] = {}
-        for launch, samples in zip(self.plan.launches, times, strict=True):
-            key = (launch.name, launch.source if isinstance(launch, NativeLaunch) else "")
-            calls, spent, flops, nbytes = rows.get(key, (0, 0.0, 0, 0))
-            took = statistics.median(samples) / 1e6
-            rows[key] = (calls + 1, spent + took, flops + launch.flops, nbytes + launch.nbytes)
-        return [(name, *row) for (name, _), row in rows.items()]
+        return [statistics.median(samples) / 1e6 for samples in times]
+
+    def profile_kernels(self, bindings: Mapping[int, np.ndarray], runs: int) -> list[tuple[str, int, float, int, int]]:
+        """(name, calls, milliseconds, flops, bytes) per distinct kernel, all per run; times are medians over `runs`."""
+        return by_kernel(self.plan.launches, self.launch_times(bindings, runs))
 
     def _in_arena(self, buffer: int) -> np.ndarray | None:
         b = self.plan.buffers[buffer]

@@ -1,0 +1,126 @@
+"""The best candidate of a group, kept in the session so that the explorer can say what it uses and how long that takes.
+
+`best/GROUP-TARGET.msgpack` is written whenever a search finds a better one, and once more when the compiled program was
+measured. What it numbers are e-classes of one snapshot, whose digest it names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from workbench.chunking import Group
+from workbench.egraph.snapshot import SnapshotData
+from workbench.ir import llir
+from workbench.ir.llir import Program
+from workbench.runtime.protocol import Plan
+from workbench.search.extract import kernel_classes
+from workbench.search.space import Genome
+from workbench.session.store import SessionStore
+
+if TYPE_CHECKING:
+    from workbench.session.executable import Compiled
+    from workbench.session.session import CompileSession
+
+
+class KernelTime(msgspec.Struct, frozen=True, array_like=True):
+    """One kernel of a chunk: its name, and the milliseconds of one call, the mean over `calls` of them."""
+
+    name: str
+    ms: float
+    calls: int
+
+
+class Leading(msgspec.Struct, frozen=True):
+    """The best candidate: its number in the search, its genome over the snapshot named by `snapshot`, milliseconds for
+    one chunk, and the time of its kernels by e-class, once that is known."""
+
+    snapshot: str
+    index: int
+    genome: Genome
+    ms: float
+    kernels: dict[int, KernelTime] = {}
+
+
+def digest_of_snapshot(data: SnapshotData) -> str:
+    """A name for the numbering of an e-graph."""
+    whole = hashlib.blake2b(digest_size=8)
+    for part in (data.node_op, data.node_class, data.children):
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def _name(digest: str, target: str) -> str:
+    return f"best/{digest}-{target}.msgpack"
+
+
+def read_leading(store: SessionStore, digest: str, target: str) -> Leading | None:
+    """The best candidate kept for the group of that digest; None where there is none."""
+    try:
+        return msgspec.msgpack.decode((store / _name(digest, target)).read_bytes(), type=Leading)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def forget_leading(store: SessionStore, group: Group, target: str) -> None:
+    """A search begins: what the one before found is no longer the best so far."""
+    with contextlib.suppress(OSError):
+        (store / _name(group.digest, target)).unlink(missing_ok=True)
+
+
+def keep_leading(session: CompileSession, group: Group, genome: Genome, index: int, ms: float) -> None:
+    """Keep the best candidate so far. Raises SessionError when the disk is full."""
+    snapshot = digest_of_snapshot(session.saturated[group.index].snapshot.data)
+    _write(session.store, group, session.target, Leading(snapshot, index, genome, ms))
+
+
+def _write(store: SessionStore, group: Group, target: str, leading: Leading) -> None:
+    store.write(_name(group.digest, target), msgspec.msgpack.encode(leading))
+
+
+def keep_kernel_times(session: CompileSession, compiled: Compiled, times: Sequence[float]) -> None:
+    """Add the time of each kernel, from the milliseconds of each launch of the whole program, to what is kept of each
+    group's best. Raises SessionError when the disk is full."""
+    placed = _by_kernel(compiled.program, compiled.plan, times)
+    if not placed:
+        return
+    classes = {
+        g.index: kernel_classes(session.saturated[g.index].space, session.best[g.index].genome, session.graph.dims)
+        for g in session.groups
+    }
+    group_of = {c: g.index for g in session.groups for c in g.members}
+    taken: dict[int, dict[int, list[tuple[str, float]]]] = {g.index: {} for g in session.groups}
+    begin = 0
+    for chunk in session.chunks:
+        index = group_of[chunk.index]
+        for place, eclass in enumerate(classes[index], begin):
+            if place in placed:
+                taken[index].setdefault(eclass, []).append(placed[place])
+        begin += len(classes[index])
+    for g in session.groups:
+        leading = read_leading(session.store, g.digest, session.target)
+        if leading is not None and leading.genome == session.best[g.index].genome:
+            kernels = {
+                eclass: KernelTime(calls[0][0], sum(ms for _, ms in calls) / len(calls), len(calls))
+                for eclass, calls in taken[g.index].items()
+            }
+            _write(session.store, g, session.target, msgspec.structs.replace(leading, kernels=kernels))
+
+
+def _by_kernel(program: Program, plan: Plan, times: Sequence[float]) -> dict[int, tuple[str, float]]:
+    """(name, milliseconds) by the kernel's place in the program; a kernel that writes nothing has no launch."""
+    written = [
+        place
+        for place, kernel in enumerate(program.kernels)
+        if isinstance(kernel, llir.OpaqueCall) or program.buffers[kernel.out].elements
+    ]
+    if len(written) != len(plan.launches):
+        return {}
+    return {
+        place: (launch.name, times[number])
+        for number, (place, launch) in enumerate(zip(written, plan.launches, strict=True))
+    }
