@@ -6,7 +6,7 @@ EXTRAS ?= dev
 STAMP := .venv/installed-$(EXTRAS)
 
 .DEFAULT_GOAL := help
-.PHONY: venv demo test lint bench screenshots clean help
+.PHONY: venv demo test lint bench conformance screenshots clean help
 
 venv: $(STAMP) ## install into .venv (EXTRAS=dev,cuda12 for CUDA)
 
@@ -37,6 +37,9 @@ lint: $(STAMP) ## ruff, mypy and the import contract; runs all, fails if any fai
 
 bench: $(STAMP) ## the benchmarks; writes benchmarks/results.json
 	@$(BIN)/python -m benchmarks
+
+conformance: $(STAMP) ## ONNX's node tests, one line per operator, beside onnxruntime
+	@$(BIN)/python -W ignore -m tests.frontend.conformance
 
 screenshots: $(STAMP) ## draw the screenshots anew
 	@$(BIN)/python screenshots/make.py

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class WorkbenchError(Exception):
     """Bad usage or input. `hint` says what to do; `str()` is one line for the user; `exit_status` is the command's."""
@@ -15,6 +17,11 @@ class WorkbenchError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def at(self, place: str) -> Self:
+        """This error, said to be at `place`."""
+        self.message = f"{place}: {self.message}"
+        return self
 
 
 class ModelError(WorkbenchError):

@@ -57,7 +57,8 @@ def write_model(tmp_path: Path) -> WriteModel:
             [onnx.ValueInfoProto(name=output) for output in outputs],
             [numpy_helper.from_array(array, label) for label, array in (known or {}).items()],
         )
-        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("luminal", 1), helper.make_opsetid("acme", 1)]
+        others = {"luminal": 1, "acme": 1, "ai.onnx.ml": 3}
+        opsets = [helper.make_opsetid(domain, version) for domain, version in {"": opset, **others}.items()]
         path = tmp_path / name
         path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
         return path

@@ -9,7 +9,6 @@ import numpy as np
 from workbench.frontend import symbolic
 from workbench.frontend.builder import Arg, Builder, fold
 from workbench.frontend.values import (
-    NotLoweredError,
     Value,
     broadcast,
     dtype_of,
@@ -38,7 +37,7 @@ def recip(b: Builder, x: Value) -> Value:
 
 
 def div(b: Builder, x: Arg, y: Arg) -> Value:
-    """x / y: of floats at any time, of integers (rounded toward zero) only where both are known."""
+    """x / y, of integers rounded toward zero."""
     if isinstance(y, int | float):
         assert not isinstance(x, int | float)
         return b.mul(x, 1.0 / y)
@@ -47,7 +46,7 @@ def div(b: Builder, x: Arg, y: Arg) -> Value:
         return recip(b, y) if _is_one(x) else b.mul(x, recip(b, y))
     arrays = b.all_known([x, y])
     if arrays is None:
-        raise NotLoweredError("integer division of values that are computed from the model's inputs")
+        return truncated_quotient(b, x, y)
     if any(a.dtype == object for a in arrays):
         return plain(symbolic.divide_arrays(*arrays))
     if (arrays[1] == 0).any():
@@ -65,6 +64,33 @@ def _truncated(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return np.where((p < 0) != (q < 0), -quotient, quotient).astype(p.dtype)
 
 
+def floor_quotient(b: Builder, x: Value, y: Value) -> Value:
+    """x / y of integers, rounded down."""
+    return _exact_quotient(b, sub(b, x, b.elementwise("Mod", x, y)), y)
+
+
+def truncated_quotient(b: Builder, x: Value, y: Value) -> Value:
+    """x / y of integers, rounded toward zero."""
+    rest = b.elementwise("Mod", x, y)
+    zero = b.like(0, rest)
+    apart = logical_not(b, equal(b, b.less(rest, 0), b.less(x, 0)))
+    turned = logical_and(b, apart, logical_not(b, equal(b, rest, zero)))
+    return _exact_quotient(b, sub(b, x, b.select(turned, sub(b, rest, y), rest)), y)
+
+
+def _exact_quotient(b: Builder, x: Value, y: Value) -> Value:
+    """x / y of integers that leave no remainder: rounded in f64, and what that misses of a large one added."""
+    inverse = recip(b, b.cast(y, np.float64))
+
+    def rounded(part: Value) -> Value:
+        return b.cast(b.unary("Floor", b.add(b.mul(b.cast(part, np.float64), inverse), 0.5)), dtype_of(x))
+
+    quotient = rounded(x)
+    if dtype_of(x).itemsize < 8:
+        return quotient
+    return b.add(quotient, rounded(sub(b, x, b.mul(quotient, y))))
+
+
 def exp(b: Builder, x: Value) -> Value:
     """e to the x."""
     return b.unary("Exp2", b.mul(x, LOG2_E))
@@ -73,6 +99,15 @@ def exp(b: Builder, x: Value) -> Value:
 def log(b: Builder, x: Value) -> Value:
     """The natural logarithm."""
     return b.mul(b.unary("Log2", x), math.log(2))
+
+
+def log1p(b: Builder, x: Value) -> Value:
+    """log(1 + x) to the digits of a small x (W. Kahan's way: what 1 + x loses, the quotient gives back)."""
+    near = b.add(x, 1.0)
+    lost = b.add(near, -1.0)
+    same = equal(b, lost, b.like(0.0, lost))
+    scaled = b.mul(log(b, near), b.mul(x, recip(b, b.select(same, 1.0, lost))))
+    return b.select(same, x, b.select(b.less(near, math.inf), scaled, near))
 
 
 def cos(b: Builder, x: Value) -> Value:

@@ -7,7 +7,16 @@ import numpy as np
 from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import FOLD_LIMIT, Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, Value, as_dims, dims_array, dtype_of, is_float, shape_of
+from workbench.frontend.values import (
+    NotKnownError,
+    NotLoweredError,
+    Value,
+    as_dims,
+    dims_array,
+    dtype_of,
+    is_float,
+    shape_of,
+)
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
@@ -63,10 +72,12 @@ def size(b: Builder, x: Value) -> Value:
 
 @operator("Range", since=11)
 def value_range(b: Builder, start: Value, limit: Value, delta: Value) -> Value:
-    arrays = [x.reshape(-1)[0] for x in (start, limit, delta) if isinstance(x, np.ndarray) and x.size == 1]
-    if len(arrays) != 3:
-        raise NotLoweredError("a range whose bounds are computed from the model's inputs")
-    first, last, step = arrays
+    for x in (start, limit, delta):
+        if not isinstance(x, np.ndarray):
+            raise NotKnownError("a range whose bounds are computed from the model's inputs", x)
+        if x.size != 1:
+            raise ValueError(f"a range whose bound is {lay.show(x.shape)}")
+    first, last, step = (x.reshape(-1)[0] for x in (start, limit, delta) if isinstance(x, np.ndarray))
     if not isinstance(step, Expr) and step == 0:
         raise ValueError("a range with step 0")
     if is_float(start):

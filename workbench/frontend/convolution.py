@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from workbench.frontend.builder import Builder
 from workbench.frontend.contraction import contract
 from workbench.frontend.movement import pad_axes
-from workbench.frontend.reduction import greatest, mean, total
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, Value, View, dtype_of, rank_of, shape_of
+from workbench.frontend.values import NotLoweredError, Value, View, fixed, rank_of, shape_of
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir.expr import ITER, ZERO, Expr, Z
@@ -52,7 +48,7 @@ def windows(
     return View(view.source, Layout(tuple(shape), tuple(steps), view.layout.offset), view.dtype)
 
 
-def _pads(
+def window_pads(
     auto_pad: str,
     pads: Sequence[int] | None,
     extents: Sequence[Dim],
@@ -98,12 +94,12 @@ def conv(
     weight = b.dense(weight)
     n, channels, *extents = shape_of(x)
     outputs, depth, *kernel_dims = shape_of(weight)
-    kernel = [_fixed(k) for k in kernel_dims]
+    kernel = [fixed(k, "the extent of a kernel") for k in kernel_dims]
     spatial = len(kernel)
     strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
     if len(extents) != spatial or ex.as_dim(ex.as_expr(depth) * group) != channels:
         raise ValueError(f"a convolution of {lay.show(shape_of(x))} with weights {lay.show(shape_of(weight))}")
-    before, after = _pads(auto_pad, pads, extents, kernel, strides, dilations)
+    before, after = window_pads(auto_pad, pads, extents, kernel, strides, dilations)
     view = windows(b, x, range(2, 2 + spatial), kernel, strides, dilations, before, after, 0.0)
     places = view.shape[2 : 2 + spatial]
     rows = _im2col(b, view, group, spatial)
@@ -132,12 +128,6 @@ def _im2col(b: Builder, view: View, group: int, spatial: int) -> Value:
     return rows if affine else b.copy(rows)
 
 
-def _fixed(d: Dim) -> int:
-    if isinstance(d, Expr):
-        raise NotLoweredError("a kernel without a fixed extent")
-    return d
-
-
 @operator("ConvTranspose")
 def conv_transpose(
     b: Builder,
@@ -150,21 +140,25 @@ def conv_transpose(
     group: int = 1,
     kernel_shape: list[int] | None = None,
     output_padding: list[int] | None = None,
+    output_shape: list[int] | None = None,
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Value:
     """The convolution of `x`, spread out by the strides, with the kernel turned around."""
-    kernel = [_fixed(k) for k in shape_of(weight)[2:]]
+    kernel = [fixed(k, "the extent of a kernel") for k in shape_of(weight)[2:]]
     spatial = len(kernel)
     strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
     extra = output_padding or [0] * spatial
-    if auto_pad not in ("NOTSET", "VALID"):
-        raise NotLoweredError(f"auto_pad='{auto_pad}'")
+    reach = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
     given = [0] * (2 * spatial) if pads is None or auto_pad == "VALID" else pads
+    if output_shape is not None or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        extents = [fixed(d, "the extent of a transposed convolution") for d in shape_of(x)[2:]]
+        wanted = [n * s for n, s in zip(extents, strides, strict=True)] if output_shape is None else output_shape
+        full = [(n - 1) * s + e + r + 1 for n, s, e, r in zip(extents, strides, extra, reach, strict=True)]
+        given = _pads_for(full, wanted[-spatial:], auto_pad == "SAME_UPPER")
     for axis, stride in enumerate(strides, 2):
         if stride > 1:
-            x = _spread(b, x, axis, stride)
-    reach = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+            x = spread(b, x, axis, stride)
     before = [r - p for r, p in zip(reach, given[:spatial], strict=True)]
     after = [r - p + e for r, p, e in zip(reach, given[spatial:], extra, strict=True)]
     inputs, per_group = shape_of(weight)[:2]
@@ -177,7 +171,15 @@ def conv_transpose(
     return conv(b, x, turned, bias, dilations=dilations, group=group)
 
 
-def _spread(b: Builder, x: Value, axis: int, stride: int) -> Value:
+def _pads_for(full: Sequence[int], wanted: Sequence[int], more_after: bool) -> list[int]:
+    """What to take off before each axis and then after each, so that `wanted` of `full` elements are left."""
+    total = [n - w for n, w in zip(full, wanted, strict=True)]
+    small = [t // 2 for t in total]
+    large = [t - s for t, s in zip(total, small, strict=True)]
+    return [*small, *large] if more_after else [*large, *small]
+
+
+def spread(b: Builder, x: Value, axis: int, stride: int) -> Value:
     """`stride - 1` zeros between the elements of `axis`."""
     shape = list(shape_of(x))
     low = [0] * (len(shape) + 1)
@@ -187,91 +189,3 @@ def _spread(b: Builder, x: Value, axis: int, stride: int) -> Value:
     wide = ex.as_dim(ex.as_expr(shape[axis]) * stride)
     merged = b.reshape(padded, (*shape[:axis], wide, *shape[axis + 1 :]))
     return b.slice(merged, axis, 0, 1, ex.as_dim(ex.as_expr(wide) - (stride - 1)))
-
-
-def _pool_windows(
-    b: Builder,
-    x: Value,
-    kernel: list[int],
-    strides: list[int] | None,
-    dilations: list[int] | None,
-    pads: list[int] | None,
-    auto_pad: str,
-    ceil_mode: int,
-    fill: float,
-) -> tuple[View, list[int]]:
-    """The windows of a pooling, and the axes of the window itself."""
-    spatial = len(kernel)
-    strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
-    extents = shape_of(x)[2:]
-    before, after = _pads(auto_pad, pads, extents, kernel, strides, dilations)
-    if ceil_mode:
-        for i, (n, k, stride, dilation) in enumerate(zip(extents, kernel, strides, dilations, strict=True)):
-            after[i] += _ceil_extra(_fixed(n), before[i], after[i], (k - 1) * dilation + 1, stride)
-    view = windows(b, x, range(2, 2 + spatial), kernel, strides, dilations, before, after, fill)
-    return view, list(range(2 + spatial, 2 + 2 * spatial))
-
-
-def _ceil_extra(n: int, before: int, after: int, reach: int, stride: int) -> int:
-    """Elements to add at the end so that a last, partial window counts; one that starts in the end padding does not."""
-    count = math.ceil((n + before + after - reach) / stride) + 1
-    if (count - 1) * stride >= n + before:
-        return (count - 2) * stride + reach - (n + before + after)
-    return max(0, (count - 1) * stride + reach - (n + before + after))
-
-
-@operator("MaxPool")
-def max_pool(
-    b: Builder,
-    x: Value,
-    *,
-    kernel_shape: list[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: list[int] | None = None,
-    pads: list[int] | None = None,
-    storage_order: int = 0,
-    strides: list[int] | None = None,
-) -> Value:
-    least = -math.inf if dtype_of(x).kind == "f" else int(np.iinfo(dtype_of(x)).min)
-    view, axes = _pool_windows(b, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, least)
-    return greatest(b, view, axes)
-
-
-@operator("AveragePool")
-def average_pool(
-    b: Builder,
-    x: Value,
-    *,
-    kernel_shape: list[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> Value:
-    view, axes = _pool_windows(b, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, 0.0)
-    summed = total(b, view, axes)
-    counts = np.ones((), np.int64)
-    steps, gaps = strides or [1] * len(axes), dilations or [1] * len(axes)
-    extents = [_fixed(d) for d in shape_of(x)[2:]]
-    before, after = _pads(auto_pad, pads, extents, kernel_shape, steps, gaps)
-    for i, (n, k, places) in enumerate(zip(extents, kernel_shape, view.shape[2 : 2 + len(axes)], strict=True)):
-        at = np.arange(_fixed(places))[:, None] * steps[i] - before[i] + np.arange(k) * gaps[i]
-        low, high = (-before[i], n + after[i]) if count_include_pad else (0, n)
-        counts = counts[..., None] * ((at >= low) & (at < high)).sum(1)
-    uniform = counts.reshape(-1)[0] if (counts == counts.reshape(-1)[0]).all() else counts
-    return b.mul(summed, np.asarray(1 / uniform, dtype_of(x)))
-
-
-@operator("GlobalAveragePool")
-def global_average_pool(b: Builder, x: Value) -> Value:
-    axes = list(range(2, rank_of(x)))
-    return b.unsqueeze(mean(b, x, axes), axes)
-
-
-@operator("GlobalMaxPool")
-def global_max_pool(b: Builder, x: Value) -> Value:
-    axes = list(range(2, rank_of(x)))
-    return b.unsqueeze(greatest(b, x, axes), axes)

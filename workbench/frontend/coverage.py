@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.frontend.definitions import is_supported
 from workbench.frontend.model_file import node_name, open_model
-from workbench.frontend.registry import find, standard
+from workbench.frontend.registry import standard
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Coverage:
 
     @property
     def unsupported(self) -> tuple[OperatorUse, ...]:
-        """Those the importer has no function for."""
+        """Those the importer cannot lower."""
         return tuple(use for use in self.operators if not use.supported)
 
 
@@ -48,7 +49,7 @@ def operator_uses(nodes: Iterable[Any], opsets: Mapping[str, int]) -> tuple[Oper
     uses = []
     for (domain, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         opset = opsets.get(domain, 1)
-        supported = find(domain, name, opset) is not None
+        supported = is_supported(domain, name, opset)
         uses.append(OperatorUse(domain, name, opset, count, supported, node_name(first[domain, name])))
     return tuple(uses)
 

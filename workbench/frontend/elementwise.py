@@ -9,7 +9,7 @@ import numpy as np
 from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, Value, dtype_of, is_float, is_symbolic
+from workbench.frontend.values import NotLoweredError, Value, dtype_of, is_float, is_symbolic, known_array
 
 
 @operator("Add")
@@ -119,31 +119,6 @@ def exp(b: Builder, x: Value) -> Value:
 @operator("Log", fold=np.log)
 def log(b: Builder, x: Value) -> Value:
     return ar.log(b, x)
-
-
-@operator("Sin", fold=np.sin)
-def sin(b: Builder, x: Value) -> Value:
-    return b.unary("Sin", x)
-
-
-@operator("Cos", fold=np.cos)
-def cos(b: Builder, x: Value) -> Value:
-    return ar.cos(b, x)
-
-
-@operator("Tan", fold=np.tan)
-def tan(b: Builder, x: Value) -> Value:
-    return ar.div(b, b.unary("Sin", x), ar.cos(b, x))
-
-
-@operator("Sinh", fold=np.sinh)
-def sinh(b: Builder, x: Value) -> Value:
-    return b.mul(ar.sub(b, ar.exp(b, x), ar.exp(b, ar.neg(b, x))), 0.5)
-
-
-@operator("Cosh", fold=np.cosh)
-def cosh(b: Builder, x: Value) -> Value:
-    return b.mul(b.add(ar.exp(b, x), ar.exp(b, ar.neg(b, x))), 0.5)
 
 
 @operator("Erf")
@@ -289,6 +264,7 @@ def dropout(b: Builder, x: Value, *, ratio: float = 0.5, seed: int = 0) -> tuple
 def dropout_with_inputs(
     b: Builder, x: Value, ratio: Value | None = None, training: Value | None = None, *, seed: int = 0
 ) -> tuple[Value, Value]:
-    if training is not None and not (isinstance(training, np.ndarray) and not training.any()):
-        raise NotLoweredError("dropout in training mode")
+    trained = training is not None and known_array(training, "whether dropout is in training mode").any()
+    if trained and (ratio is None or known_array(ratio, "the ratio of a dropout").any()):
+        raise NotLoweredError("dropout in training mode, which is random")
     return dropout(b, x)

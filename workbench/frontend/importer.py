@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,54 +14,63 @@ import numpy as np
 
 from workbench.errors import ModelError, printable
 from workbench.frontend import operators as _operators  # registers the table's rows
-from workbench.frontend.builder import SMALL, Builder, fold
+from workbench.frontend.builder import Builder
 from workbench.frontend.coverage import OperatorUse, operator_uses
-from workbench.frontend.model_file import ModelFile, node_name, open_model, place
+from workbench.frontend.lowering import Lowering
+from workbench.frontend.model_file import ModelFile, open_model
 from workbench.frontend.opaque import OpaqueOperators
-from workbench.frontend.registry import Operator, find, foldable
+from workbench.frontend.scope import Scope
 from workbench.frontend.tensors import TensorReader
-from workbench.frontend.values import IMPORTED, NotLoweredError, Value, View, graph_dtype
+from workbench.frontend.values import IMPORTED, NotKnownError, Value, View, graph_dtype
 from workbench.ir import expr as ex
 from workbench.ir import ops
 from workbench.ir.dtype import DType
-from workbench.ir.hlir import ExternalData, Graph
+from workbench.ir.hlir import Graph
 from workbench.ir.layout import Dim
 
 assert _operators
 
-_SCALARS = 16
-"""Elements up to which even a float matrix counts as a known array."""
-_RENAMED = {"transA": "trans_a", "transB": "trans_b"}
-_INHERENT = (ValueError, IndexError, TypeError, KeyError, OverflowError, ZeroDivisionError, MemoryError)
-"""What a malformed model makes NumPy and the layouts raise."""
-
-
 @dataclass(slots=True)
 class Imported:
     """An imported model. `parameters` counts the elements of its float initializers, `missing_weights` names those
-    whose file is not there, `unsupported` the operators kept as opaque ones, by how often."""
+    whose file is not there, `unsupported` the operators kept as opaque ones, by how often. `fixed_dims` are named
+    dimensions that the model's structure depends on: the graph is for these values of them alone."""
 
     graph: Graph
     onnx_nodes: int
     parameters: int
     missing_weights: list[str] = field(default_factory=list)
     unsupported: dict[str, int] = field(default_factory=dict)
+    fixed_dims: dict[str, int] = field(default_factory=dict)
 
 
 def import_model(
-    path: Path | str,
+    model: Path | str | Any,
     *,
     dims: Mapping[str, int] | None = None,
     random_weights: bool = False,
     allow_opaque: bool = False,
+    known: Mapping[str, np.ndarray | None] | None = None,
 ) -> Imported:
-    """The ONNX model at `path` in HLIR.
+    """The ONNX model (a path, or a ModelProto without external data) in HLIR.
 
-    `dims` gives named dimensions their representative values; they stay symbolic. With `random_weights`, constants
-    whose file is missing get made-up data when loaded. With `allow_opaque`, operators that are not lowered become
-    CustomOp nodes where their result's shape is known. Raises ModelError."""
+    `dims` gives named dimensions their representative values; they stay symbolic, but for those whose value decides
+    what there is to compute (the length of an unrolled loop). With `random_weights`, constants whose file is missing
+    get made-up data when loaded. With `allow_opaque`, operators that are not lowered become CustomOp nodes where their
+    result's shape is known. `known` gives inputs of the model values (None: absent) that hold for every run; they are
+    no inputs of the graph then.
+
+    Raises ModelError; of these, NotKnownError when more had to be known: its `inputs` say of what."""
     with _no_collection(), np.errstate(all="ignore"):
-        return _Import(open_model(path), dict(dims or {}), random_weights, allow_opaque).run()
+        file = open_model(model)
+        fixed: frozenset[str] = frozenset()
+        while True:
+            try:
+                return _Import(file, dict(dims or {}), random_weights, allow_opaque, known or {}, fixed).run()
+            except NotKnownError as error:
+                if error.dims <= fixed:
+                    raise
+                fixed |= error.dims
 
 
 @contextmanager
@@ -77,27 +86,43 @@ def _no_collection() -> Iterator[None]:
 
 
 class _Import:
-    def __init__(self, model: ModelFile, dims: dict[str, int], random_weights: bool, allow_opaque: bool) -> None:
+    def __init__(
+        self,
+        model: ModelFile,
+        dims: dict[str, int],
+        random_weights: bool,
+        allow_opaque: bool,
+        known: Mapping[str, np.ndarray | None],
+        fixed: frozenset[str],
+    ) -> None:
         self.model = model
         self.builder = Builder()
         self.tensors = TensorReader(model.path.parent, random_weights)
         self.initializers = {t.name: t for t in model.graph.initializer}
-        self.values: dict[str, Value | None] = {"": None}
-        self.dims = NamedDims(dims)
+        self.known = known
+        self.dims = NamedDims(dims, fixed)
         self.opaque = OpaqueOperators(model) if allow_opaque else None
+        self.scope = Scope(model.opsets, self.initializers)
+        self.lowering = Lowering(self.builder, self.tensors, self.opaque)
 
     def run(self) -> Imported:
         self._check_operators()
         for given in self.model.graph.input:
-            if given.name not in self.initializers:
-                self.values[given.name] = self._input(given)
+            if given.name in self.known:
+                self.scope.values[given.name] = self.known[given.name]
+            elif given.name not in self.initializers:
+                self.scope.values[given.name] = self._input(given)
         self.dims.check_all_used()
-        for node in self.model.nodes:
-            self._lower(node)
+        try:
+            for node in self.model.nodes:
+                self.lowering.lower(node, self.scope)
+        except NotKnownError as error:
+            error.inputs = self._inputs_of(error.value)
+            raise
         graph = self.builder.finish(
             self.model.path.stem, [(v.name, self._output(v.name)) for v in self.model.graph.output]
         )
-        graph.dims.update(self.dims.values)
+        graph.dims.update(self.dims.open)
         if self.opaque is not None:
             graph.custom_ops.update(self.opaque.specs)
         return Imported(
@@ -106,7 +131,23 @@ class _Import:
             sum(_float_elements(t) for t in self.initializers.values()),
             self.tensors.missing,
             dict(self.opaque.used) if self.opaque is not None else {},
+            self.dims.closed,
         )
+
+    def _inputs_of(self, value: Value | None) -> tuple[str, ...]:
+        """The names of the model's inputs that `value` is computed from."""
+        nodes = self.builder.nodes
+        seen: set[int] = set()
+        names: list[str] = []
+        stack = [value.source] if isinstance(value, View) else []
+        while stack:
+            node = nodes[stack.pop()]
+            if node.id not in seen:
+                seen.add(node.id)
+                stack += [operand.source for operand in node.operands]
+                if isinstance(node.op, ops.Input):
+                    names.append(node.op.name)
+        return tuple(sorted(names))
 
     def _check_operators(self) -> None:
         missing = [use for use in operator_uses(self.model.nodes, self.model.opsets) if not use.supported]
@@ -119,9 +160,10 @@ class _Import:
             )
 
     def _input(self, given: Any) -> View:
-        tensor = given.type.tensor_type
+        kind = given.type.optional_type.elem_type if given.type.HasField("optional_type") else given.type
+        tensor = kind.tensor_type
         name = printable(given.name)
-        if not given.type.HasField("tensor_type"):
+        if not kind.HasField("tensor_type"):
             raise ModelError(f"input '{name}' is not a tensor")
         if not tensor.HasField("shape"):
             raise ModelError(f"input '{name}' has no shape", "export the model with the shapes of its inputs")
@@ -131,7 +173,7 @@ class _Import:
         return self.builder.unique_node(ops.Input(given.name), (), shape, dtype)
 
     def _output(self, name: str) -> View:
-        value = self._value(name)
+        value = self.lowering.value(name, self.scope)
         if value is None:
             raise ModelError(f"output '{printable(name)}' has no value")
         self.builder.label = name
@@ -144,106 +186,12 @@ class _Import:
             return self.builder.copy(view)
         return view
 
-    def _value(self, name: str) -> Value | None:
-        if name in self.values:
-            return self.values[name]
-        tensor = self.initializers[name]
-        data, shape, dtype = self.tensors.read(tensor)
-        value: Value
-        if not isinstance(data, ExternalData) and data.size <= SMALL:
-            value = self.builder.lift(data, name) if _is_matrix(data) else data
-        else:
-            held = graph_dtype(dtype)
-            if held is None:
-                raise ModelError(f"initializer '{printable(name)}' is {dtype}, which is not supported")
-            value = self.builder.constant(data, shape, held, name)
-        self.values[name] = value
-        return value
-
-    def _lower(self, node: Any) -> None:
-        row = find(node.domain, node.op_type, self._opset(node.domain))
-        self.builder.label = node_name(node)
-        inputs = [self._value(name) for name in node.input]
-        try:
-            results = self._results(node, row, inputs)
-        except ModelError as error:
-            raise type(error)(f"{place(node)}: {error.message}", error.hint) from error
-        except _INHERENT as error:
-            raise ModelError(f"{place(node)}: {printable(str(error)) or type(error).__name__}") from error
-        outputs = list(node.output)
-        if len(results) < len(outputs) and any(outputs[len(results) :]):
-            raise ModelError(f"{place(node)}: more outputs than the operator has")
-        for name, result in zip(outputs, results, strict=False):
-            if name:
-                self.values[name] = result
-
-    def _results(self, node: Any, row: Operator | None, inputs: list[Value | None]) -> tuple[Value | None, ...]:
-        try:
-            if row is None:
-                raise NotLoweredError("the operator is not supported")
-            return self._apply(row, node, inputs)
-        except NotLoweredError:
-            if self.opaque is None:
-                raise
-            return (self.opaque.node(self.builder, node, inputs),)
-
-    def _apply(self, row: Operator, node: Any, inputs: list[Value | None]) -> tuple[Value | None, ...]:
-        if not row.fewest_inputs <= len(inputs) <= row.most_inputs:
-            raise ModelError(f"{len(inputs)} inputs")
-        if row.fewest_inputs and any(x is None for x in inputs[: row.fewest_inputs]):
-            raise ModelError("a required input is absent")
-        attributes = self._attributes(row, node)
-        if row.fold is not None:
-            arrays = foldable(inputs)
-            if arrays is not None:
-                return (fold(row.fold, *arrays),)
-        if row.counts_outputs:
-            attributes["outputs"] = len(node.output)
-        result = row.lower(self.builder, *inputs, **attributes)
-        return result if isinstance(result, tuple) else (result,)
-
-    def _attributes(self, row: Operator, node: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if not node.attribute and not row.required:
-            return found
-        for attribute in node.attribute:
-            name = _RENAMED.get(attribute.name, attribute.name)
-            if name not in row.attributes:
-                raise NotLoweredError(f"attribute '{printable(attribute.name)}' is not supported")
-            found[name] = self._attribute(attribute)
-        absent = row.required - found.keys()
-        if absent:
-            raise ModelError(f"attribute '{min(absent)}' is absent")
-        return found
-
-    def _attribute(self, attribute: Any) -> Any:
-        match attribute.type:
-            case 1:
-                return attribute.f
-            case 2:
-                return attribute.i
-            case 3:
-                return attribute.s.decode("utf-8", "replace")
-            case 4:
-                return self.tensors.array(attribute.t)
-            case 6:
-                return list(attribute.floats)
-            case 7:
-                return list(attribute.ints)
-            case 8:
-                return [s.decode("utf-8", "replace") for s in attribute.strings]
-            case _:
-                raise NotLoweredError(f"attribute '{printable(attribute.name)}' is of an unsupported kind")
-
-    def _opset(self, domain: str) -> int:
-        return self.model.opsets.get("" if domain == "ai.onnx" else domain, 1)
-
-
 class NamedDims:
-    """The named dimensions of the inputs and their representative values."""
+    """The named dimensions of the inputs and their representative values; those in `fixed` have no other."""
 
-    def __init__(self, given: Mapping[str, int]) -> None:
+    def __init__(self, given: Mapping[str, int], fixed: Collection[str] = ()) -> None:
         self.given = dict(given)
+        self.fixed = fixed
         self.values: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._claimed: set[str] = set()
@@ -258,7 +206,18 @@ class NamedDims:
         if dim.HasField("dim_value") and dim.dim_value != -1:
             raise ModelError(f"input '{printable(input_name)}' has the extent {dim.dim_value} on axis {axis}")
         named = any(c.isalnum() for c in dim.dim_param)  # some exporters write "?" for every unknown extent
-        return ex.var(self._name(dim.dim_param if named else f"{input_name}_{axis}"))
+        name = self._name(dim.dim_param if named else f"{input_name}_{axis}")
+        return self.values[name] if name in self.fixed else ex.var(name)
+
+    @property
+    def open(self) -> dict[str, int]:
+        """The dimensions that stay named."""
+        return {name: value for name, value in self.values.items() if name not in self.fixed}
+
+    @property
+    def closed(self) -> dict[str, int]:
+        """The dimensions that are fixed."""
+        return {name: value for name, value in self.values.items() if name in self.fixed}
 
     def _name(self, original: str) -> str:
         known = self._names.get(original)
@@ -296,11 +255,6 @@ def _input_dtype(name: str, elem_type: int) -> DType:
         shown = TensorProto.DataType.Name(elem_type).lower() if known else str(elem_type)
         raise ModelError(f"input '{name}' is {shown}; supported are {', '.join(d.name for d in IMPORTED)}")
     return dtype
-
-
-def _is_matrix(data: np.ndarray) -> bool:
-    """Whether `data` looks like a weight: its layout in memory is then kept, whatever its size."""
-    return data.dtype.kind == "f" and data.ndim > 1 and data.size > _SCALARS and graph_dtype(data.dtype) is not None
 
 
 def _float_elements(tensor: Any) -> int:

@@ -10,7 +10,6 @@ from workbench.frontend.registry import operator
 from workbench.frontend.values import (
     NotLoweredError,
     Value,
-    View,
     as_dims,
     dims_array,
     dtype_of,
@@ -19,7 +18,6 @@ from workbench.frontend.values import (
     rank_of,
     shape_of,
 )
-from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
 from workbench.ir.expr import ONE, Expr, Z
@@ -80,13 +78,13 @@ def gather_nd(b: Builder, x: Value, index: Value, *, batch_dims: int = 0) -> Val
     depth = shape_of(index)[-1]
     if isinstance(depth, Expr):
         raise NotLoweredError("an index tuple whose length is a dimension")
-    flat, rest = _flat_index(b, index, shape_of(x), batch_dims, depth)
+    flat, rest = flat_index(b, index, shape_of(x), batch_dims, depth)
     rows = b.reshape(x, (lay.numel(shape_of(x)[: batch_dims + depth]), *rest))
     taken = b.take(rows, b.reshape(flat, (lay.numel(shape_of(flat)),)), 0)
     return b.reshape(taken, (*shape_of(flat), *rest))
 
 
-def _flat_index(
+def flat_index(
     b: Builder, index: Value, shape: lay.Shape, batch_dims: int, depth: int
 ) -> tuple[Value, tuple[Dim, ...]]:
     """Row-major positions over the leading axes that `index` names (after the batch axes), and the axes left."""
@@ -100,55 +98,16 @@ def _flat_index(
     flat: Value = np.zeros(() if not outer else [1] * len(outer), np.int64)
     for axis in range(batch_dims):
         place = b.iota(Z, tuple(d if a == axis else 1 for a, d in enumerate(outer)), np.int64)
-        flat = b.add(flat, b.mul(place, _scalar(b, steps[axis])))
+        flat = b.add(flat, b.mul(place, scalar(b, steps[axis])))
     for position in range(depth):
         one = b.reshape(b.slice(index, rank_of(index) - 1, position, 1, 1), outer)
         at = b.cast(from_front(b, one, indexed[batch_dims + position]), np.int64)
-        flat = b.add(flat, b.mul(at, _scalar(b, steps[batch_dims + position])))
+        flat = b.add(flat, b.mul(at, scalar(b, steps[batch_dims + position])))
     return flat, shape[batch_dims + depth :]
 
 
-def _scalar(b: Builder, value: Expr) -> Value:
+def scalar(b: Builder, value: Expr) -> Value:
     return plain(np.asarray(value, object))
-
-
-@operator("ScatterND", since=11)
-def scatter_nd(b: Builder, x: Value, index: Value, update: Value, *, reduction: str = "none") -> Value:
-    if reduction != "none":
-        raise NotLoweredError(f"reduction='{reduction}'")
-    depth = shape_of(index)[-1]
-    if isinstance(depth, Expr):
-        raise NotLoweredError("an index tuple whose length is a dimension")
-    rows, rest = _flat_index(b, index, shape_of(x), 0, depth)
-    width = lay.numel(rest)
-    within = b.iota(Z, (*(1 for _ in shape_of(rows)), *rest), np.int64)
-    starts = b.reshape(b.mul(rows, _scalar(b, ex.as_expr(width))), (*shape_of(rows), *(1 for _ in rest)))
-    return _scatter(b, x, b.add(starts, within), update)
-
-
-@operator("ScatterElements", "Scatter", since=9)
-def scatter_elements(
-    b: Builder, x: Value, index: Value, update: Value, *, axis: int = 0, reduction: str = "none"
-) -> Value:
-    if reduction != "none":
-        raise NotLoweredError(f"reduction='{reduction}'")
-    axis = normalize_axis(axis, rank_of(x))
-    shape = shape_of(index)
-    at = b.cast(from_front(b, index, shape_of(x)[axis]), np.int64)
-    flat: Value = np.zeros((), np.int64)
-    step = ONE
-    for a in reversed(range(rank_of(x))):
-        place = at if a == axis else b.iota(Z, tuple(d if a == i else 1 for i, d in enumerate(shape)), np.int64)
-        flat = b.add(flat, b.mul(place, _scalar(b, step)))
-        step = step * shape_of(x)[a]
-    return _scatter(b, x, flat, update)
-
-
-def _scatter(b: Builder, x: Value, index: Value, update: Value) -> View:
-    changes = b.lift(update)
-    places = b.lift(b.expand(index, changes.shape))
-    data = b.lift(x)
-    return b.node(ops.Scatter(), [data, places, changes], data.shape, data.dtype)
 
 
 @operator("OneHot", since=9)
@@ -160,6 +119,30 @@ def one_hot(b: Builder, index: Value, depth: Value, values: Value, *, axis: int 
     hit = ar.equal(b, at, b.iota(Z, shape, np.int64))
     off, on = (b.reshape(b.slice(values, 0, i, 1, 1), ()) for i in range(2))
     return b.select(hit, on, off)
+
+
+@operator("ReverseSequence", since=10)
+def reverse_sequence(b: Builder, x: Value, lengths: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
+    shape = shape_of(x)
+    time = b.iota(Z, tuple(d if a == time_axis else 1 for a, d in enumerate(shape)), np.int64)
+    length = b.reshape(b.cast(lengths, np.int64), [d if a == batch_axis else 1 for a, d in enumerate(shape)])
+    turned = b.add(ar.sub(b, length, time), -1)
+    return picked(b, x, b.select(b.less(time, length), turned, time), time_axis)
+
+
+def picked(b: Builder, x: Value, index: Value, axis: int) -> Value:
+    """x[.., index[.., i, ..], ..]: `index` broadcasts to the shape of `x` but for `axis`."""
+    view = b.lift(x)
+    shape = tuple(shape_of(index)[axis] if a == axis else d for a, d in enumerate(view.shape))
+    return b.node(ops.Gather(axis), [b.lift(b.expand(index, shape)), view], shape, view.dtype)
+
+
+def scattered(b: Builder, x: Value, index: Value, update: Value) -> Value:
+    """A copy of `x` in which element `index` (row-major position) is `update`; the last of several stays."""
+    changes = b.lift(update)
+    places = b.lift(b.expand(index, changes.shape))
+    data = b.lift(x)
+    return b.node(ops.Scatter(), [data, places, changes], data.shape, data.dtype)
 
 
 def wrap_negative(b: Builder, index: Value, extent: Dim) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,14 @@ from typing import Any
 from workbench.errors import ModelError, printable
 from workbench.frontend.registry import MAX_OPSET, MIN_OPSET, standard
 
+_GRAPH = 5
+"""AttributeProto.GRAPH."""
+
 
 class OnnxNode:
     """A NodeProto, its fields read once: each access to a protobuf field costs as much as a function call."""
 
-    __slots__ = ("attribute", "domain", "input", "name", "op_type", "output", "proto")
+    __slots__ = ("attribute", "domain", "input", "name", "op_type", "output", "proto", "reads")
 
     def __init__(self, proto: Any) -> None:
         self.proto = proto
@@ -25,6 +28,21 @@ class OnnxNode:
         self.input: tuple[str, ...] = tuple(proto.input)
         self.output: tuple[str, ...] = tuple(proto.output)
         self.attribute: Sequence[Any] = proto.attribute
+        inner = [a.g for a in self.attribute if a.type == _GRAPH]
+        self.reads: tuple[str, ...] = (*self.input, *_read_inside(inner)) if inner else self.input
+        """Every value that must be there first: the inputs, and what subgraphs read of the outside."""
+
+
+def _read_inside(graphs: Sequence[Any]) -> set[str]:
+    """Names that subgraphs, and those inside them, read without making them."""
+    found: set[str] = set()
+    for graph in graphs:
+        made = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        made.update(name for node in graph.node for name in node.output)
+        found.update(name for v in graph.output if (name := v.name) not in made)
+        for node in graph.node:
+            found.update(name for name in OnnxNode(node).reads if name and name not in made)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +60,16 @@ class ModelFile:
         return self.proto.graph
 
 
-def open_model(path: Path | str) -> ModelFile:
-    """Open and check the model at `path`; external data is not touched.
+def open_model(source: Path | str | Any) -> ModelFile:
+    """Open and check the model at a path, or the ModelProto itself; external data is not touched.
 
     Raises ModelError when there is no such file, or it is no ONNX model that this importer reads."""
-    path = Path(path)
-    proto = _inlined(_decode(path))
+    if isinstance(source, Path | str):
+        path = Path(source)
+        proto = _inlined(_decode(path))
+    else:
+        path = Path("model")
+        proto = _inlined(source)
     nodes = [OnnxNode(node) for node in proto.graph.node]
     if bytes in {type(text) for text in _texts(proto, nodes)}:  # protobuf's way to say that it is no text
         raise ModelError(f"{printable(str(path))} is damaged: a name in it is not text")
@@ -56,7 +78,7 @@ def open_model(path: Path | str) -> ModelFile:
     if version is None:
         if any(not standard(n.domain) for n in nodes):
             raise ModelError(f"{printable(path.name)} does not say which opset it uses")
-    elif not MIN_OPSET <= version <= MAX_OPSET:
+    elif not MIN_OPSET <= version <= MAX_OPSET and not _means_the_same(nodes, version):
         raise ModelError(
             f"{printable(path.name)} uses opset {version}; supported are {MIN_OPSET} to {MAX_OPSET}",
             "convert it with onnx.version_converter, or export it again",
@@ -64,6 +86,26 @@ def open_model(path: Path | str) -> ModelFile:
     if not proto.graph.output:
         raise ModelError(f"{printable(path.name)} has no outputs")
     return ModelFile(path, proto, opsets, _needed(_ordered(proto.graph, nodes), proto.graph))
+
+
+def _means_the_same(nodes: Sequence[OnnxNode], version: int) -> bool:
+    """Whether every standard operator of a model older than MIN_OPSET is what it was then."""
+    from onnx import defs
+
+    if not 1 <= version < MIN_OPSET:
+        return False
+    used = {n.op_type for n in nodes if not standard(n.domain)}
+    known = {s.name for s in defs.get_all_schemas() if not s.domain}
+    return used <= known and all(_since(name, version) == _since(name, MIN_OPSET) for name in used)
+
+
+def _since(name: str, version: int) -> int:
+    from onnx import defs
+
+    try:
+        return int(defs.get_schema(name, version, "").since_version)
+    except Exception:  # SchemaError: there was no such operator yet
+        return 0
 
 
 def _decode(path: Path) -> Any:
@@ -91,26 +133,31 @@ def _decode(path: Path) -> Any:
 
 
 def _texts(proto: Any, nodes: Sequence[OnnxNode]) -> Iterator[str | bytes]:
-    """Every name in the model's graph."""
+    """Every name in the model's graph and the subgraphs in it."""
     for opset in proto.opset_import:
         yield opset.domain
-    for node in nodes:
-        yield node.op_type
-        yield node.domain
-        yield node.name
-        yield from node.input
-        yield from node.output
-        for attribute in node.attribute:
-            yield attribute.name
-    for tensor in proto.graph.initializer:
-        yield tensor.name
-        for entry in tensor.external_data:
-            yield entry.key
-            yield entry.value
-    for value in (*proto.graph.input, *proto.graph.output):
-        yield value.name
-        for dim in value.type.tensor_type.shape.dim:
-            yield dim.dim_param
+    graphs = [(proto.graph, nodes)]
+    while graphs:
+        graph, inside = graphs.pop()
+        for node in inside:
+            yield node.op_type
+            yield node.domain
+            yield node.name
+            yield from node.input
+            yield from node.output
+            for attribute in node.attribute:
+                yield attribute.name
+                if attribute.type == _GRAPH:
+                    graphs.append((attribute.g, [OnnxNode(n) for n in attribute.g.node]))
+        for tensor in graph.initializer:
+            yield tensor.name
+            for entry in tensor.external_data:
+                yield entry.key
+                yield entry.value
+        for value in (*graph.input, *graph.output):
+            yield value.name
+            for dim in value.type.tensor_type.shape.dim:
+                yield dim.dim_param
 
 
 def _inlined(proto: Any) -> Any:
@@ -125,17 +172,26 @@ def _inlined(proto: Any) -> Any:
         raise ModelError(f"the model's own functions cannot be expanded: {printable(str(error))}") from error
 
 
-def _ordered(graph: Any, nodes: Sequence[OnnxNode]) -> list[OnnxNode]:
-    """The graph's nodes so that each follows those it reads; usually as they are."""
+def body_nodes(graph: Any) -> list[OnnxNode]:
+    """The nodes of a subgraph in order. Names that nothing in it makes are the surrounding graph's.
+
+    Raises ModelError when there is no order."""
+    nodes = [OnnxNode(node) for node in graph.node]
+    inside = {name for node in nodes for name in node.output}
+    outside = {name for node in nodes for name in node.reads} | {v.name for v in graph.output}
+    return _ordered(graph, nodes, outside - inside)
+
+
+def _ordered(graph: Any, nodes: Sequence[OnnxNode], outside: Set[str] = frozenset()) -> list[OnnxNode]:
+    """The graph's nodes so that each follows those it reads; usually as they are. `outside` is there already."""
     _check_names(graph, nodes)
-    given = {t.name for t in graph.initializer} | {v.name for v in graph.input}
-    made = set(given)
+    made = {t.name for t in graph.initializer} | {v.name for v in graph.input} | outside
     order: list[OnnxNode] = []
     waiting = list(nodes)
     while waiting:
         blocked: list[OnnxNode] = []
         for node in waiting:
-            if all(not name or name in made for name in node.input):
+            if all(not name or name in made for name in node.reads):
                 made.update(node.output)
                 order.append(node)
             else:
@@ -164,7 +220,7 @@ def _check_names(graph: Any, nodes: Sequence[OnnxNode]) -> None:
 def _unordered(blocked: Sequence[OnnxNode], made: set[str]) -> ModelError:
     later = {name for node in blocked for name in node.output}
     for node in blocked:
-        for name in node.input:
+        for name in node.reads:
             if name and name not in made and name not in later:
                 return ModelError(f"{place(node)} reads '{printable(name)}', which nothing makes")
     return ModelError(f"the graph has a cycle through {place(blocked[0])}")
@@ -176,10 +232,7 @@ def _needed(order: Sequence[OnnxNode], graph: Any) -> list[OnnxNode]:
     kept: list[OnnxNode] = []
     for node in reversed(order):
         if any(name in wanted for name in node.output):
-            wanted.update(node.input)
-            for attribute in node.attribute:
-                if attribute.type == 5:  # a subgraph may read anything outside it
-                    wanted.update(name for inner in attribute.g.node for name in inner.input)
+            wanted.update(node.reads)
             kept.append(node)
     return kept[::-1]
 

@@ -11,7 +11,7 @@ from workbench.frontend.builder import Builder
 from workbench.frontend.convolution import windows
 from workbench.frontend.reduction import arg_max, greatest, mean, total
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, Value, dtype_of, normalize_axis, rank_of, shape_of
+from workbench.frontend.values import Value, dtype_of, normalize_axis, rank_of, shape_of
 from workbench.ir import layout as lay
 from workbench.ir.expr import Z
 
@@ -106,12 +106,20 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
     spatial: int = 1,
-) -> Value:
+) -> tuple[Value, ...]:
+    results: tuple[Value, ...] = ()
     if training_mode:
-        raise NotLoweredError("batch normalization in training mode")
+        axes = [a for a in range(rank_of(x)) if a != 1]
+        seen = mean(b, x, axes)
+        moved = ar.sub(b, x, per_channel(b, seen, rank_of(x)))
+        spread = mean(b, b.mul(moved, moved), axes)
+        results = tuple(
+            b.add(b.mul(old, momentum), b.mul(new, 1 - momentum)) for old, new in ((average, seen), (variance, spread))
+        )
+        average, variance = seen, spread
     factor = b.mul(scale, ar.recip(b, b.unary("Sqrt", b.add(variance, epsilon))))
     rest = ar.sub(b, bias, b.mul(average, factor))
-    return b.add(b.mul(x, per_channel(b, factor, rank_of(x))), per_channel(b, rest, rank_of(x)))
+    return b.add(b.mul(x, per_channel(b, factor, rank_of(x))), per_channel(b, rest, rank_of(x))), *results
 
 
 def per_channel(b: Builder, x: Value, rank: int) -> Value:

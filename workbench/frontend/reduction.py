@@ -8,6 +8,7 @@ import numpy as np
 
 from workbench.frontend import arithmetic as ar
 from workbench.frontend.builder import Builder
+from workbench.frontend.movement import concat, pad_axes
 from workbench.frontend.registry import operator
 from workbench.frontend.values import (
     NotLoweredError,
@@ -15,6 +16,7 @@ from workbench.frontend.values import (
     as_ints,
     dims_array,
     dtype_of,
+    fixed,
     is_float,
     normalize_axis,
     rank_of,
@@ -57,18 +59,23 @@ def least(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     return ar.sub(b, -1, b.reduce("MaxReduce", ar.sub(b, -1, x), axes))
 
 
-def _product(b: Builder, x: Value, axes: Sequence[int]) -> Value:
-    count = lay.numel([shape_of(x)[a] for a in axes])
-    if isinstance(count, Expr) or count > 64:
-        raise NotLoweredError("a product of more than 64 elements")
+def product(b: Builder, x: Value, axes: Sequence[int]) -> Value:
+    """The product over `axes`: halves by halves, those left over filled up with 1."""
     kept = [a for a in range(rank_of(x)) if a not in axes]
-    rows = b.reshape(b.transpose(x, [*axes, *kept]), (count, *(shape_of(x)[a] for a in kept)))
-    shape = shape_of(rows)[1:]
-    result = b.expand(b.like(1, x), shape)
-    for row in range(count):
-        one = b.reshape(b.slice(rows, 0, row, 1, 1), shape)
-        result = one if row == 0 else b.mul(result, one)
-    return result
+    shape = [shape_of(x)[a] for a in kept]
+    count = fixed(lay.numel([shape_of(x)[a] for a in axes]), "the number of factors")
+    rows = b.reshape(b.transpose(x, [*axes, *kept]), (count, *shape))
+    if not count:
+        return b.expand(b.like(1, x), tuple(shape))
+    while count > 1:
+        half = count // 2
+        pairs = b.mul(b.slice(rows, 0, 0, 1, half), b.slice(rows, 0, half, 1, half))
+        if count % 2:
+            last = b.slice(rows, 0, count - 1, 1, 1)
+            first = b.mul(b.slice(pairs, 0, 0, 1, 1), last)
+            pairs = first if half == 1 else concat(b, first, b.slice(pairs, 0, 1, 1, half - 1), axis=0)
+        rows, count = pairs, half
+    return b.reshape(rows, shape)
 
 
 def _sum_square(b: Builder, x: Value, axes: Sequence[int]) -> Value:
@@ -126,7 +133,7 @@ for _name, _over in (
     ("ReduceMean", mean),
     ("ReduceMax", greatest),
     ("ReduceMin", least),
-    ("ReduceProd", _product),
+    ("ReduceProd", product),
     ("ReduceSumSquare", _sum_square),
     ("ReduceL1", _l1),
     ("ReduceL2", _l2),
@@ -178,3 +185,22 @@ def cumulative_sum(b: Builder, x: Value, axis: Value, *, exclusive: int = 0, rev
     rows = b.unsqueeze(b.transpose(x, [*rest, along]), [len(rest)])
     summed = b.reduce("SumReduce", b.select(taken, rows, 0), [len(rest) + 1])
     return b.transpose(summed, list(np.argsort([*rest, along])))
+
+
+@operator("CumProd", since=26)
+def cumulative_product(b: Builder, x: Value, axis: Value, *, exclusive: int = 0, reverse: int = 0) -> Value:
+    """Each element times the one before it, then times the one two before, and so on by doubling."""
+    along = normalize_axis(as_ints(axis, "the axis")[0], rank_of(x))
+    count = fixed(shape_of(x)[along], "the number of factors")
+
+    def moved(y: Value, by: int) -> Value:
+        """`y` shifted by so many places, 1 where nothing comes from."""
+        place = [(-by if reverse else by) if a == along else 0 for a in range(rank_of(x))]
+        return pad_axes(b, y, place, [-p for p in place], "constant", b.like(1, x))
+
+    y = moved(x, 1) if exclusive else x
+    step = 1
+    while step < count:
+        y = b.mul(y, moved(y, step))
+        step *= 2
+    return y

@@ -11,8 +11,20 @@ import numpy as np
 
 from workbench.frontend.builder import FOLD_LIMIT, Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, Value, as_ints, dtype_of, normalize_axis, rank_of, shape_of
+from workbench.frontend.values import (
+    NotLoweredError,
+    Value,
+    as_ints,
+    dtype_of,
+    known_array,
+    normalize_axis,
+    rank_of,
+    shape_of,
+)
 from workbench.ir.expr import Expr, Z
+
+_MOST_REACH = 512
+"""Elements to each side that a filter against aliasing may reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +36,7 @@ class Sampling:
     nearest: str
     cubic: float
     exclude_outside: bool
+    antialias: bool
     extrapolation: float
 
 
@@ -63,20 +76,27 @@ def _nearest(how: Sampling, position: np.ndarray) -> np.ndarray:
     raise NotLoweredError(f"nearest_mode='{how.nearest}'")
 
 
-def _taps(how: Sampling, position: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions [taps, count] within the axis and their weights."""
+def _taps(how: Sampling, position: np.ndarray, n: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Positions [taps, count] within the axis and their weights.
+
+    Against aliasing, a filter for fewer elements than there are is stretched by as much."""
     base = np.floor(position)
     part = position - base
     if how.mode == "nearest":
         near = _nearest(how, position)
         return np.clip(near, 0, n - 1)[None], np.ones((1, position.size))
-    if how.mode == "linear":
-        at, weights = np.stack([base, base + 1]), np.stack([1 - part, part])
-    elif how.mode == "cubic":
-        at = np.stack([base + k for k in (-1, 0, 1, 2)])
-        weights = np.stack([_cubic(np.abs(part - k), how.cubic) for k in (-1, 0, 1, 2)])
-    else:
+    if how.mode not in ("linear", "cubic"):
         raise NotLoweredError(f"mode='{how.mode}'")
+    narrowing = min(scale, 1.0) if how.antialias else 1.0
+    reach = math.ceil((1 if how.mode == "linear" else 2) / narrowing)
+    if reach > _MOST_REACH:
+        raise NotLoweredError(f"antialiasing over {2 * reach} elements")
+    steps = range(1 - reach, reach + 1)
+    at = np.stack([base + k for k in steps])
+    distance = np.stack([np.abs(part - k) for k in steps]) * narrowing
+    weights = np.maximum(0, 1 - distance) if how.mode == "linear" else _cubic(distance, how.cubic)
+    if narrowing < 1:
+        weights = weights / weights.sum(0)
     if how.exclude_outside:
         weights = np.where((at >= 0) & (at < n), weights, 0)
         weights = weights / weights.sum(0)
@@ -99,7 +119,7 @@ def _resize_axis(
     if count > FOLD_LIMIT:
         raise ValueError(f"a result of {count} elements along axis {axis}")
     position = _source_positions(how, n, count, scale, roi)
-    at, weights = _taps(how, position, n)
+    at, weights = _taps(how, position, n, scale)
     place = tuple(count if a == axis else 1 for a in range(rank_of(x)))
     if how.mode == "nearest":
         result = _picked(b, x, axis, at[0].astype(np.int64))
@@ -143,14 +163,19 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Value:
-    if antialias:
-        raise NotLoweredError("antialiasing")
     how = Sampling(
-        coordinate_transformation_mode, mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), extrapolation_value
+        coordinate_transformation_mode,
+        mode,
+        nearest_mode,
+        cubic_coeff_a,
+        bool(exclude_outside),
+        bool(antialias),
+        extrapolation_value,
     )
     which = list(range(rank_of(x))) if axes is None else [normalize_axis(a, rank_of(x)) for a in axes]
     factors, counts = _targets(x, scales, sizes, which, keep_aspect_ratio_policy)
-    bounds = np.asarray(roi, np.float64).reshape(-1) if isinstance(roi, np.ndarray) and roi.size else None
+    cropped = roi is not None and how.coordinates == "tf_crop_and_resize"
+    bounds = known_array(roi, "the region").astype(np.float64) if roi is not None and cropped else None
     for position, axis in enumerate(which):
         span = (0.0, 1.0) if bounds is None else (float(bounds[position]), float(bounds[position + len(which)]))
         same = factors[position] == 1 and counts[position] in (0, shape_of(x)[axis])
@@ -178,9 +203,9 @@ def _targets(
             return factors, wanted
         one = min(factors) if policy == "not_larger" else max(factors)
         return [one] * len(axes), [math.floor(one * n + 0.5) for n in extents]
-    if not isinstance(scales, np.ndarray) or scales.size != len(axes):
-        raise NotLoweredError("scales that are not known when the model is opened")
-    factors = [float(s) for s in scales.reshape(-1)]
+    if scales is None or shape_of(scales) != (len(axes),):
+        raise ValueError(f"neither sizes nor one scale for each of {len(axes)} axes")
+    factors = [float(s) for s in known_array(scales, "the scales").reshape(-1)]
     return factors, [math.floor(np.float32(n) * np.float32(s)) for n, s in zip(extents, factors, strict=True)]
 
 

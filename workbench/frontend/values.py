@@ -5,7 +5,7 @@ A known array of dtype object holds ints and index expressions: shape arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,17 @@ Value = np.ndarray | View
 
 class NotLoweredError(ModelError):
     """An operator whose attributes or operands ask for what the importer does not lower."""
+
+
+class NotKnownError(NotLoweredError):
+    """An operand that must be known at import, and is not: `value` is computed from `inputs` of the model, or it
+    depends on named `dims`. With these given, the import may succeed."""
+
+    def __init__(self, message: str, value: Value | None = None, dims: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.value = value
+        self.dims = frozenset(dims)
+        self.inputs: tuple[str, ...] = ()
 
 
 def shape_of(x: Value) -> Shape:
@@ -103,7 +114,7 @@ def as_dims(x: Value | None, what: str) -> list[Dim]:
 
     Raises NotLoweredError when `x` is only known at run time."""
     if not isinstance(x, np.ndarray):
-        raise NotLoweredError(f"{what} must be known when the model is opened, and is computed from its inputs")
+        raise NotKnownError(f"{what} must be known when the model is opened, and is computed from its inputs", x)
     if x.dtype == object:
         return [ex.as_dim(e) for e in x.reshape(-1)]
     return [int(e) for e in x.reshape(-1)]
@@ -114,8 +125,26 @@ def as_ints(x: Value | None, what: str) -> list[int]:
     dims = as_dims(x, what)
     for d in dims:
         if isinstance(d, Expr):
-            raise NotLoweredError(f"{what} depends on the dimension {d}")
+            raise NotKnownError(f"{what} depends on the dimension {d}", dims=ex.variables(d))
     return [int(d) for d in dims if not isinstance(d, Expr)]
+
+
+def fixed(d: Dim, what: str) -> int:
+    """The extent `d`, which must not depend on a named dimension.
+
+    Raises NotKnownError when it does."""
+    if isinstance(d, Expr):
+        raise NotKnownError(f"{what} depends on the dimension {d}", dims=ex.variables(d))
+    return d
+
+
+def known_array(x: Value, what: str) -> np.ndarray:
+    """The elements of a known tensor.
+
+    Raises NotKnownError when it is computed from the model's inputs, or depends on a named dimension."""
+    if isinstance(x, np.ndarray) and x.dtype != object:
+        return x
+    return np.asarray(as_ints(x, what), np.int64).reshape([fixed(d, what) for d in shape_of(x)])
 
 
 def normalize_axis(axis: int, rank: int) -> int:
