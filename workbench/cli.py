@@ -133,6 +133,14 @@ def _rule_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rules", action="append", default=[], metavar="DIR", help="more rules")
     command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
     command.add_argument("--session", metavar="DIR", help="session directory; an unfinished one is resumed")
+    _limit_options(command)
+
+
+def _limit_options(command: argparse.ArgumentParser) -> None:
+    """Where a saturation stops; what was reached by then is kept."""
+    command.add_argument("--egg-nodes", type=_count, metavar="N", help="e-nodes at which a saturation stops")
+    command.add_argument("--egg-seconds", type=_seconds, metavar="S", help="seconds after which a saturation stops")
+    command.add_argument("--egg-memory", type=_bytes, metavar="SIZE", help="memory of the saturation, like 4G or 512M")
 
 
 def _compile_options(command: argparse.ArgumentParser) -> None:
@@ -160,6 +168,25 @@ def _count(text: str) -> int:
     return _whole(text, 1)
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.001 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number of seconds of at least 0.001")
+    return value
+
+
+def _bytes(text: str) -> int:
+    from workbench.session.spec import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _spec(options: argparse.Namespace) -> SessionSpec:
     from workbench.session.spec import DEFAULT_LIMIT, SessionSpec, checked, parse_dims
 
@@ -181,6 +208,9 @@ def _spec(options: argparse.Namespace) -> SessionSpec:
         session=given.get("session"),
         artifacts=given.get("artifacts"),
         memory_limit=given.get("memory_limit"),
+        egg_nodes=given.get("egg_nodes"),
+        egg_seconds=given.get("egg_seconds"),
+        egg_memory=given.get("egg_memory"),
     )
     return checked(spec)
 
@@ -213,7 +243,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _rules(options: argparse.Namespace) -> int:
-    from workbench.session.headless import rule_table, rules_report
+    from workbench.session.headless import rules_report
+    from workbench.session.rule_table import rule_table
 
     report = rules_report(_spec(options))
     print(json.dumps(report) if options.json else rule_table(report))
@@ -413,6 +444,7 @@ def _setup_xray(command: argparse.ArgumentParser) -> None:
     command.add_argument("--group", type=_whole, metavar="G", help="the group to ask in")
     command.add_argument("--rules", action="append", default=[], metavar="DIR", help="more rules")
     command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
+    _limit_options(command)
 
 
 def _setup_inspect(command: argparse.ArgumentParser) -> None:

@@ -90,7 +90,14 @@ def rule_rows(group: int) -> list[ev.RuleRow]:
     for line, (name, category, ruleset, file) in enumerate(RULES, 1):
         steps = [0] * 8 if name in NEVER else [rng.randrange(1, 60) * (8 - step) for step in range(8)]
         seconds = 0.00006 * line if name in NEVER else rng.random() ** 3 * 0.09 + 0.00004
-        rows.append(ev.RuleRow(name, category, ruleset, file, 7 * line, sum(steps), seconds, steps))
+        fired = None if name in NEVER else (2, 9 + line)
+        made = sum(steps) // 3
+        rows.append(
+            ev.RuleRow(
+                name, category, ruleset, file, 7 * line, sum(steps), seconds, steps,
+                fired and fired[0], fired and fired[1], made, made // 2,
+            )
+        )
     return rows
 
 
@@ -149,6 +156,8 @@ def saturated() -> list[ev.AnyEvent]:
                     seconds=0.01,
                     matches=sum(rule.steps[step] for rule in rules),
                     nodes=400 * (step + 1) + 37 * group,
+                    added=400,
+                    sizes={"Map": 90 * (step + 1), "Load": 200} if not step else {"Map": 90 * (step + 1)},
                     at=1.0 + group * 0.5 + step * 0.05,
                 )
             )

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from tests.tui import llama
 from tests.tui.drive import SIZES, Driven, driven
 from workbench.session import events as ev
+from workbench.session.growth import merged_rules
 from workbench.tui.panes.graph import PAGE
-from workbench.tui.panes.rules import COLUMNS, merged
+from workbench.tui.panes.rule_columns import RULES
 
 
 def labels(drive: Driven) -> list[str]:
     tree = drive.bench.graph.outline
     return [str(tree.get_node_at_line(line).label) for line in range(tree.last_line + 1)]
+
+
+MATCHES, MS = (next(i for i, c in enumerate(RULES.columns) if c.title == title) for title in ("matches", "ms"))
 
 
 def column(drive: Driven, index: int) -> list[str]:
@@ -161,37 +166,85 @@ async def test_rules_are_summed_over_groups_until_one_is_selected() -> None:
     async with driven(llama.FakeClient(llama.whole())) as drive:
         place = column(drive, 0).index("lower-map")
         total = sum(row.matches for group in range(4) for row in llama.rule_rows(group) if row.name == "lower-map")
-        assert column(drive, 2)[place] == f"{total:,}"
+        assert column(drive, MATCHES)[place] == f"{total:,}"
         await drive.press("]", "]")
         one = next(row.matches for row in llama.rule_rows(1) if row.name == "lower-map")
-        await drive.until(lambda: f"{one:,}" in column(drive, 2))
+        await drive.until(lambda: f"{one:,}" in column(drive, MATCHES))
         await drive.press("3", "a")
-        await drive.until(lambda: f"{total:,}" in column(drive, 2))
+        await drive.until(lambda: f"{total:,}" in column(drive, MATCHES))
 
 
 def test_steps_of_groups_add_up_whatever_their_number() -> None:
-    short = ev.RuleRow("a", "Other", "r", "f", 1, 3, 0.5, [1, 2])
-    long = ev.RuleRow("a", "Other", "r", "f", 1, 6, 0.25, [3, 2, 1])
-    assert merged([short, long]) == [ev.RuleRow("a", "Other", "r", "f", 1, 9, 0.75, [4, 4, 1])]
+    short = ev.RuleRow("a", "Other", "r", "f", 1, 3, 0.5, [1, 2], 4, 5, 10, 3)
+    long = ev.RuleRow("a", "Other", "r", "f", 1, 6, 0.25, [3, 2, 1], 2, 3, 1, 1)
+    never = ev.RuleRow("a", "Other", "r", "f", 1, 0, 0.25, [0])
+    assert merged_rules([short, long, never]) == [
+        ev.RuleRow("a", "Other", "r", "f", 1, 9, 1.0, [4, 4, 1], 2, 5, 11, 4)
+    ]
+
+
+async def test_the_columns_that_matter_are_seen_at_once_and_the_rest_by_scrolling() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        heading = next(row for row in drive.rows() if "matches" in row)
+        assert all(title in heading for title in ("rule", "ms", "share", "by step", "e-nodes", "unions"))
+        row = next(row for row in llama.rule_rows(0) if row.name == "lower-map")
+        total = sum(r.enodes for group in range(4) for r in llama.rule_rows(group) if r.name == row.name)
+        assert column(drive, 5)[column(drive, 0).index("lower-map")] == f"{total:,}"
+        await drive.press("3", "z")
+        await drive.until(lambda: "where" in drive.screen())
+        assert f"{row.first_step}-{row.last_step}" in drive.screen()
+    async with driven(llama.FakeClient(llama.whole()), (80, 24)) as drive:
+        await drive.press("3")
+        await drive.until(lambda: "e-nodes" in drive.screen() and "unions" in drive.screen())
+
+
+async def test_v_goes_from_rules_to_rulesets_to_functions() -> None:
+    async with driven(llama.FakeClient(llama.whole())) as drive:
+        await drive.press("3", "v")
+        await drive.until(lambda: "rulesets · all groups" in drive.screen())
+        names = column(drive, 0)
+        lower = names.index("lower")
+        assert set(names) == {row.ruleset for row in llama.rule_rows(0)}
+        assert [column(drive, index)[lower] for index in (1, 5, 7)] == ["4/4", "+12,800", "32"]
+        await drive.press("v")
+        await drive.until(lambda: "functions · all groups" in drive.screen())
+        assert [column(drive, index) for index in (0, 1, 3)] == [["Map", "Load"], ["2,880", "800"], ["+2,520", "+0"]]
+        assert column(drive, 4)[0] == "▁▂▃▄▅▆▇█"
+        await drive.press("<")
+        assert column(drive, 0) == ["Load", "Map"]
+        await drive.press("v")
+        assert drive.bench.rules.table.row_count == len(llama.RULES)
+        assert drive.bench.rules.sort_column == RULES.sort
+
+
+async def test_the_rule_that_ran_away_is_named_in_the_title() -> None:
+    events = llama.whole()
+    place = next(i for i, event in enumerate(events) if isinstance(event, ev.GroupSaturated) and event.stopped)
+    culprit = ev.Culprit("lower-map", "lower", "egg/lower.egg", 84, 3.0, "rule 'lower-map' grew fastest")
+    events[place] = msgspec.structs.replace(events[place], culprit=culprit)
+    async with driven(llama.FakeClient(events)) as drive:
+        assert "'lower-map' ran away" in drive.screen()
+        await drive.press("]")
+        await drive.until(lambda: "ran away" not in drive.screen())
 
 
 async def test_rules_sort_by_any_column_in_both_directions() -> None:
     async with driven(llama.FakeClient(llama.whole())) as drive:
 
         def times() -> list[float]:
-            return [float(each) for each in column(drive, 3)]
+            return [float(each) for each in column(drive, MS)]
 
         assert times() == sorted(times(), reverse=True)
         await drive.press("3", "i")
         assert times() == sorted(times())
         await drive.press("<")
-        counts = [0 if each == "·" else int(each.replace(",", "")) for each in column(drive, 2)]
+        counts = [0 if each == "·" else int(each.replace(",", "")) for each in column(drive, MATCHES)]
         assert counts == sorted(counts, reverse=True)
-        await drive.press("<", "<")
+        await drive.press("<")
         assert column(drive, 0) == sorted(column(drive, 0))
         await drive.press("=")
         assert column(drive, 0) == sorted(column(drive, 0), reverse=True)
-        for _ in COLUMNS:
+        for _ in RULES.columns:
             await drive.press(">")
         assert drive.bench.rules.sort_column == 0
 
@@ -210,7 +263,7 @@ async def test_rules_that_never_fired_stand_out() -> None:
         for row in range(table.row_count):
             cells = table.get_row_at(row)
             never = cells[0].plain.strip() in llama.NEVER
-            assert (cells[2].plain == "·") == never
+            assert (cells[MATCHES].plain == "·") == never
             assert ("italic" in str(cells[0].style)) == never
         assert "5 of 25 never fired" in drive.screen()
 

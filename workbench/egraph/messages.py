@@ -73,8 +73,8 @@ class StepBegun(msgspec.Struct, frozen=True, tag="begun"):
 
 class StepDone(msgspec.Struct, frozen=True, tag="step"):
     """One run of one ruleset: matches and seconds by rule, and the e-graph's size after it. `rebuild_seconds` is time
-    behind the rules: merging what they made and restoring congruence. `sizes` are the rows of each function, of those
-    whose number changed since the step before."""
+    behind the rules: merging what they made and restoring congruence. `added` is by how many e-nodes the e-graph grew;
+    `sizes` are the rows of each function, of those whose number changed since the step before."""
 
     step: int
     ruleset: str
@@ -83,6 +83,7 @@ class StepDone(msgspec.Struct, frozen=True, tag="step"):
     rule_seconds: dict[str, float]
     nodes: int
     rebuild_seconds: float = 0.0
+    added: int = 0
     sizes: dict[str, int] = {}
 
 

@@ -54,11 +54,13 @@ def run_schedule(
 ) -> str:
     """Step through the schedule of `rulesets`; the limit that ended it, or '' when it is saturated or `bounds.steps`
     were made. `say` hears of each step before and after. Functions in `facts` hold no e-nodes."""
-    step = nodes = 0
+    step = 0
     runs: dict[str, list[Any]] = {}
     size: list[Any] = egraph.parse_program("(print-size)", "size")
-    known: dict[str, int] = {}
-    before: set[tuple[str, int]] = set()
+    before: set[tuple[str, int]] = set(egraph.run_program(*size)[0].sizes)
+    known = dict(before)
+    nodes = sum(n for name, n in known.items() if name not in facts)
+    unsaid = {name: n for name, n in sorted(known.items()) if n}  # the program's own, told with the first step
     for phase in schedule_for(rulesets):
         changed = True
         while changed:
@@ -72,15 +74,16 @@ def run_schedule(
                 (output,) = clock.run(*runs[ruleset])
                 report = output.report
                 changed |= report.updated
-                sizes: dict[str, int] = {}
-                if report.updated or not step:
+                sizes, unsaid = unsaid, {}
+                nodes_before = nodes
+                if report.updated:
                     found = set(egraph.run_program(*size)[0].sizes)
-                    sizes = dict(sorted(found - before))
+                    changed_sizes = dict(sorted(found - before))
                     before = found
-                    nodes += sum(n - known.get(name, 0) for name, n in sizes.items() if name not in facts)
-                    known.update(sizes)
-                    sizes = {name: n for name, n in sizes.items() if n or step}
-                say(_report(step, ruleset, report, nodes, sizes))
+                    nodes += sum(n - known.get(name, 0) for name, n in changed_sizes.items() if name not in facts)
+                    known.update(changed_sizes)
+                    sizes |= changed_sizes
+                say(_report(step, ruleset, report, nodes, nodes - nodes_before, sizes))
                 step += 1
                 if nodes > bounds.nodes:
                     return NODES
@@ -91,7 +94,7 @@ def run_schedule(
     return ""
 
 
-def _report(step: int, ruleset: str, report: Any, nodes: int, sizes: dict[str, int]) -> StepDone:
+def _report(step: int, ruleset: str, report: Any, nodes: int, added: int, sizes: dict[str, int]) -> StepDone:
     seconds = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
     after = (*report.merge_time_per_ruleset.values(), *report.rebuild_time_per_ruleset.values())
     return StepDone(
@@ -102,6 +105,7 @@ def _report(step: int, ruleset: str, report: Any, nodes: int, sizes: dict[str, i
         rule_seconds=seconds,
         nodes=nodes,
         rebuild_seconds=sum(t.total_seconds() for t in after),
+        added=added,
         sizes=sizes,
     )
 

@@ -130,7 +130,8 @@ class RuleRow(msgspec.Struct, frozen=True):
 
 class SaturationStep(Event, frozen=True, kw_only=True, tag="saturation_step"):
     """One run of one ruleset in a group's e-graph. `rebuild_seconds` is time behind the rules: merging what they made,
-    restoring congruence. `sizes` are the rows of those functions whose number of rows changed."""
+    restoring congruence. `added` is by how many e-nodes the e-graph grew; `sizes` are the rows of those functions whose
+    number of rows changed, in the first step of all."""
 
     group: int
     step: int
@@ -139,6 +140,7 @@ class SaturationStep(Event, frozen=True, kw_only=True, tag="saturation_step"):
     matches: int
     nodes: int
     rebuild_seconds: float = 0.0
+    added: int = 0
     sizes: dict[str, int] = {}
 
 

@@ -134,25 +134,3 @@ def rules_report(spec: SessionSpec) -> dict[str, Any]:
         report = build_report(session.view, session.spec, session.store.directory, session.store.directory)
     groups = [{k: v for k, v in g.items() if k != "search"} for g in report["groups"]]
     return {"model": report["model"], "target": report["target"], "groups": groups}
-
-
-def rule_table(report: dict[str, Any]) -> str:
-    """The rule table over all groups, the costliest first; rules that never fired stand at the end."""
-    rows: dict[tuple[str, str], list[Any]] = {}
-    for g in report["groups"]:
-        for r in g["rules"]:
-            row = rows.setdefault((r["name"], f"{r['file']}:{r['line']}"), [r["category"], r["ruleset"], 0, 0.0])
-            row[2] += r["matches"]
-            row[3] += r["seconds"]
-    total = sum(r[3] for r in rows.values()) or 1.0
-    lines = [f"{'rule':58} {'category':8} {'ruleset':10} {'matches':>8} {'ms':>8} {'share':>6}  where"]
-    for (name, place), (category, ruleset, matches, seconds) in sorted(
-        rows.items(), key=lambda item: (item[1][2] == 0, -item[1][3])
-    ):
-        fired = f"{matches:8}" if matches else "   never"
-        lines.append(
-            f"{printable(name, 58):58} {category:8} {ruleset:10} {fired} {seconds * 1e3:8.3f} "
-            f"{seconds / total:6.1%}  {place}"
-        )
-    never = sum(1 for r in rows.values() if not r[2])
-    return "\n".join([*lines, "", f"{len(rows)} rules, {never} never fired, {total * 1e3:.1f} ms in rules"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import resource
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from workbench.session import growth
 from workbench.session.spec import SessionSpec
 from workbench.session.view import SessionView
 
@@ -81,6 +83,8 @@ def _group(view: SessionView, index: int) -> dict[str, Any]:
         "digest": info.digest,
         "egraph": None,
         "rules": [],
+        "rulesets": [],
+        "functions": [],
         "search": None,
     }
     if result:
@@ -111,6 +115,12 @@ def _group(view: SessionView, index: int) -> dict[str, Any]:
                 "steps": r.steps,
             }
             for r in result.rules
+        ]
+        assert saturation is not None
+        group["rulesets"] = [asdict(r) for r in growth.ruleset_rows(saturation.steps, result.rules)]
+        group["functions"] = [
+            {"name": f.name, "rows": f.rows, "first_step": f.first_step, "sizes": growth.changes(f)}
+            for f in growth.function_rows(saturation.steps)
         ]
     if search:
         group["search"] = {

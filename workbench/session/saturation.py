@@ -135,6 +135,7 @@ def _saturate(
                 matches=sum(step.matches.values()),
                 nodes=step.nodes,
                 rebuild_seconds=step.rebuild_seconds,
+                added=step.added,
                 sizes=step.sizes,
             )
         )

@@ -99,6 +99,7 @@ KEYS = (
         "rules",
         hint=True,
     ),
+    Key("rule_view", "v", "view", "Rules, rulesets, or functions, with their sizes over the steps", "rules", hint=True),
     Key("all_groups", "a", "all groups", "Sum over all groups, or only the selected one", "rules", hint=True),
 )
 

@@ -1,9 +1,7 @@
-"""The rules pane: what every rule matched and cost, for one group or for all."""
+"""The rules pane: what every rule matched, cost and made, and how the e-graph grew, for one group or for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.cells import cell_len
@@ -15,36 +13,16 @@ from textual.widget import Widget
 from textual.widgets import DataTable
 
 from workbench.errors import printable
+from workbench.session import growth
 from workbench.session.events import GroupSaturated, RuleRow
+from workbench.session.view import SaturationView
 from workbench.tui import format as fmt
 from workbench.tui import keymap
 from workbench.tui.panes.pane import Pane
+from workbench.tui.panes.rule_columns import FUNCTIONS, RULES, RULESETS, TABLES, Column, Painter, Table
 from workbench.tui.scene import Scene
 from workbench.tui.theme import Look, look
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column. `order` is what it sorts by; `down`: the largest first."""
-
-    title: str
-    width: int
-    right: bool
-    down: bool
-    order: Callable[[RuleRow], Any]
-
-
-COLUMNS = (
-    Column("rule", 22, False, False, lambda rule: rule.name.lower()),
-    Column("kind", 7, False, False, lambda rule: rule.category.lower()),
-    Column("matches", 9, True, True, lambda rule: rule.matches),
-    Column("ms", 8, True, True, lambda rule: rule.seconds),
-    Column("share", 7, True, True, lambda rule: rule.seconds),
-    Column("by step", 9, False, True, lambda rule: max(rule.steps, default=0)),
-    Column("ruleset", 12, False, False, lambda rule: rule.ruleset.lower()),
-    Column("where", 28, False, False, lambda rule: (rule.file, rule.line)),
-)
-BY_TIME = 3
 LONGEST_NAME = 48
 
 
@@ -96,9 +74,12 @@ class RulesTable(DataTable[Text]):
     def action_all_groups(self) -> None:
         self.pane.toggle_all_groups()
 
+    def action_rule_view(self) -> None:
+        self.pane.next_view()
+
 
 class RulesPane(Pane):
-    """Rule statistics, sortable and filtered. Rules that never fired stand out."""
+    """Statistics of rules, of rulesets or of functions, sortable and filtered. Rules that never fired stand out."""
 
     TITLE = "Rules"
     FILTER = "filter rules: words of name, category, ruleset, file"
@@ -114,12 +95,13 @@ class RulesPane(Pane):
     def __init__(self) -> None:
         super().__init__()
         self.table = RulesTable()
-        self.sort_column = BY_TIME
+        self.view = RULES
+        self.sort_column = RULES.sort
         self.inverted = False
         self.all_groups = False
         self._filter = ""
         self._shown: object = None
-        self._rules: list[RuleRow] = []
+        self._rows: list[Any] = []
         self._results: list[GroupSaturated] = []
 
     def body(self) -> Widget:
@@ -132,40 +114,56 @@ class RulesPane(Pane):
 
     def paint(self, scene: Scene) -> None:
         super().paint(scene)
-        results = [state.result for state in scene.view.saturation.values() if state.result is not None]
+        states = {group: state for group, state in scene.view.saturation.items() if state.result is not None}
+        results = [state.result for state in states.values() if state.result is not None]
         shown = (self.group, [id(result) for result in results], self._key())
         if shown != self._shown:
             self._shown, self._results = shown, results
-            self._fill([rule for result in results if self.group in (None, result.group) for rule in result.rules])
+            self._fill([state for group, state in states.items() if self.group in (None, group)])
 
     def _key(self) -> object:
-        return (self.sort_column, self.inverted, self._filter, look(self), self.table.size.width)
+        return (self.view.title, self.sort_column, self.inverted, self._filter, look(self), self.table.size.width)
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self.paint, self.scene)
 
-    def _name_width(self, rules: list[RuleRow]) -> int:
-        """The names get what the columns up to the sparkline leave, as far as they need it."""
-        others = sum(column.width + 2 for column in COLUMNS[1:6])
-        longest = max((cell_len(printable(rule.name)) for rule in rules), default=0)
-        return max(COLUMNS[0].width, min(longest, self.table.size.width - others - 3, LONGEST_NAME))
+    def _name_width(self, rows: list[Any]) -> int:
+        """The names get what the near columns leave, as far as they need it."""
+        columns = self.view.columns
+        others = sum(column.width + 2 for column in columns[1 : self.view.near])
+        longest = max((cell_len(printable(row.name)) for row in rows), default=0)
+        return max(columns[0].width, min(longest, self.table.size.width - others - 3, LONGEST_NAME))
 
     def sort_by(self, column: int, *, invert: bool = False) -> None:
         """Sort by a column, in its natural order unless `invert` turns the present one round."""
-        self.sort_column = column % len(COLUMNS)
+        columns = self.view.columns
+        self.sort_column = column % len(columns)
         self.inverted = not self.inverted if invert else False
         self.paint(self.scene)
-        at = sum(COLUMNS[i].width + 2 for i in range(1, self.sort_column))
+        at = sum(columns[i].width + 2 for i in range(1, self.sort_column))
         shown = self.table.size.width - self.table.ordered_columns[0].width - 2
         left = self.table.scroll_offset.x
-        if not left <= at <= left + shown - COLUMNS[self.sort_column].width - 2:
+        if not left <= at <= left + shown - columns[self.sort_column].width - 2:
             self.table.scroll_to(x=max(0, at - shown // 2), animate=False)
+
+    def next_view(self) -> None:
+        """From rules to rulesets to functions, and round."""
+        self.view = TABLES[(TABLES.index(self.view) + 1) % len(TABLES)]
+        self.sort_column, self.inverted = self.view.sort, False
+        self._rows = []
+        self.table.scroll_to(0, 0, animate=False)
+        self.paint(self.scene)
+        self._detail()
 
     def ask_xray(self) -> None:
         """Ask about the rule under the cursor."""
+        row = self._selected()
+        if isinstance(row, RuleRow):
+            self.post_message(self.XrayAsked(row.name, self.group))
+
+    def _selected(self) -> Any:
         row = self.table.cursor_row
-        if row < len(self._rules):
-            self.post_message(self.XrayAsked(self._rules[row].name, self.group))
+        return self._rows[row] if 0 <= row < len(self._rows) else None
 
     def toggle_all_groups(self) -> None:
         self.all_groups = not self.all_groups
@@ -184,30 +182,42 @@ class RulesPane(Pane):
         self._detail()
 
     def _detail(self) -> None:
-        """The whole of what the columns cut: the name and the place of the rule under the cursor."""
-        row = self.table.cursor_row
-        rule = self._rules[row] if row < len(self._rules) else None
-        self.subtitle(f"{rule.name}  {rule.file}:{rule.line}" if rule else "")
+        """The whole of what the columns cut: the name and the place of the row under the cursor."""
+        row = self._selected()
+        place = f"  {row.file}:{row.line}" if isinstance(row, RuleRow) else ""
+        self.subtitle(f"{row.name}{place}" if row is not None else "")
 
-    def _fill(self, rows: Iterable[RuleRow]) -> None:
-        every = merged(rows)
+    def _every(self, states: list[SaturationView]) -> list[Any]:
+        """The rows of the view over the groups shown."""
+        results = [state.result for state in states if state.result is not None]
+        if self.view is RULES:
+            return growth.merged_rules(rule for result in results for rule in result.rules)
+        if self.view is RULESETS:
+            pairs = [(state.steps, state.result.rules) for state in states if state.result is not None]
+            return growth.merged_rulesets(row for pair in pairs for row in growth.ruleset_rows(*pair))
+        return growth.merged_functions(row for state in states for row in growth.function_rows(state.steps))
+
+    def _fill(self, states: list[SaturationView]) -> None:
+        every = self._every(states)
         words = self._filter.lower().split()
-        column = COLUMNS[self.sort_column]
-        rules = [rule for rule in every if _matches(rule, words)]
-        rules.sort(key=lambda rule: rule.name)
-        rules.sort(key=column.order, reverse=column.down is not self.inverted)
-        total = sum(rule.seconds for rule in every)
+        columns = self.view.columns
+        by = columns[self.sort_column]
+        rows = [row for row in every if all(word in self.view.words(row).lower() for word in words)]
+        rows.sort(key=lambda row: row.name)
+        rows.sort(key=by.order, reverse=by.down is not self.inverted)
+        total = sum(getattr(row, "seconds", 0.0) for row in every)
         table, the_look = self.table, look(self)
-        at = self._rules[table.cursor_row].name if table.cursor_row < len(self._rules) else None
+        chosen = self._selected()
         x, y = table.scroll_offset
-        self._rules = rules
+        self._rows = rows
         table.clear(columns=True)
-        name = self._name_width(every)
-        for index, each in enumerate(COLUMNS):
-            width = each.width if index else name
+        painter = Painter(the_look, self._name_width(every), total)
+        for index, each in enumerate(columns):
+            width = each.width if index else painter.name
             table.add_column(self._heading(index, each, the_look), width=width, key=each.title)
-        table.add_rows(_cells(rule, total, name, the_look) for rule in rules)
-        row = next((place for place, rule in enumerate(rules) if rule.name == at), 0) if y else 0
+        table.add_rows(_cells(self.view, row, painter) for row in rows)
+        at = next((place for place, row in enumerate(rows) if chosen is not None and row.name == chosen.name), 0)
+        row = at if y else 0
         table.move_cursor(row=row, scroll=False)
         table.scroll_to(x, y if row else 0, animate=False)
         self._say(every, total)
@@ -216,83 +226,54 @@ class RulesPane(Pane):
         colors, glyphs = the_look.colors, the_look.glyphs
         title = column.title
         if index == self.sort_column:
-            title = f"{title} {glyphs.down if column.down is not self.inverted else glyphs.up}"
+            arrow = glyphs.down if column.down is not self.inverted else glyphs.up
+            room = column.width if index else LONGEST_NAME
+            title = f"{title} {arrow}" if len(title) + 2 <= room else f"{title[: room - 1]}{arrow}"
         style = f"bold {colors.accent}" if index == self.sort_column else colors.dim
         return Text(title, style=style, justify="right" if column.right else "left")
 
-    def _say(self, rules: list[RuleRow], total: float) -> None:
+    def _say(self, rows: list[Any], total: float) -> None:
         middot = look(self).glyphs.middot
-        where = "all groups" if self.group is None else f"group {self.group}"
-        filtered = f" {middot} filter {printable(self._filter, 20)}" if self._filter else ""
-        self.info = f"{where} {middot} {fmt.ms(total * 1000)} ms{filtered}" if rules else ""
-        never = sum(rule.matches == 0 for rule in rules)
-        self.warning = f"{never} of {len(rules)} never fired" if rules else ""
+        parts = ["all groups" if self.group is None else f"group {self.group}"]
+        if self.view is not RULES:
+            parts.insert(0, self.view.title)
+        parts.append(f"{fmt.ms(total * 1000)} ms" if self.view is not FUNCTIONS else f"{len(rows)} functions")
+        if self._filter:
+            parts.append(f"filter {printable(self._filter, 20)}")
+        self.info = f" {middot} ".join(parts) if rows else ""
+        self.warning = self._warning(rows)
         self.retitle()
 
+    def _warning(self, rows: list[Any]) -> str:
+        """How many never fired, and the rule on which a group shown ran away."""
+        never = sum(self.view.idle(row) for row in rows)
+        parts = [f"{never} of {len(rows)} never fired"] if rows and self.view is not FUNCTIONS else []
+        for result in self._results:
+            if result.culprit is not None and self.group in (None, result.group):
+                parts.append(f"'{printable(result.culprit.rule, 40)}' ran away")
+        return f" {look(self).glyphs.middot} ".join(dict.fromkeys(parts))
+
     def copied(self) -> str:
-        if self.table.cursor_row >= len(self._rules):
+        row = self._selected()
+        if row is None:
             return ""
-        rule = self._rules[self.table.cursor_row]
-        fields = (rule.name, rule.category, rule.matches, f"{rule.seconds * 1000:.3f} ms", rule.ruleset)
-        return "\t".join(map(str, fields)) + f"\t{rule.file}:{rule.line}"
+        painter = Painter(look(self), LONGEST_NAME, sum(getattr(r, "seconds", 0.0) for r in self._rows))
+        cells = [column.draw(row, painter)[0].strip() for column in self.view.columns]
+        if isinstance(row, RuleRow):
+            cells[-1] = f"{row.file}:{row.line}"
+        return "\t".join([row.name, *cells[1:]])
 
 
-def merged(rows: Iterable[RuleRow]) -> list[RuleRow]:
-    """Rows of the same rule in several groups added up, their steps too."""
-    sums: dict[tuple[str, str, str, int], RuleRow] = {}
-    for row in rows:
-        key = (row.name, row.ruleset, row.file, row.line)
-        known = sums.get(key)
-        if known is None:
-            sums[key] = row
-            continue
-        longer, shorter = sorted((known.steps, row.steps), key=len, reverse=True)
-        steps = [step + (shorter[place] if place < len(shorter) else 0) for place, step in enumerate(longer)]
-        sums[key] = RuleRow(
-            name=row.name,
-            category=row.category,
-            ruleset=row.ruleset,
-            file=row.file,
-            line=row.line,
-            matches=known.matches + row.matches,
-            seconds=known.seconds + row.seconds,
-            steps=steps,
-        )
-    return list(sums.values())
-
-
-def _matches(rule: RuleRow, words: list[str]) -> bool:
-    text = f"{rule.name} {rule.category} {rule.ruleset} {rule.file}".lower()
-    return all(word in text for word in words)
-
-
-def _cells(rule: RuleRow, total: float, name: int, the_look: Look) -> list[Text]:
-    colors, glyphs = the_look.colors, the_look.glyphs
-    never = rule.matches == 0
-    plain = f"italic {colors.dim}" if never else colors.text
-    dim = colors.faint if never else colors.dim
-    share = rule.seconds / total if total else 0.0
-    heavy = colors.warn if share >= 0.2 else dim
-    category = {"Reshape": colors.cyan, "BLAS": colors.violet, "cuBLAS": colors.violet}.get(rule.category, colors.dim)
-
-    def cell(text: str, style: str, *, right: bool = False) -> Text:
-        return Text(text, style=style, justify="right" if right else "left", no_wrap=True)
-
-    return [
-        cell(fmt.fit(printable(rule.name), name, the_look), plain),
-        cell(fmt.fit(printable(rule.category), COLUMNS[1].width, the_look), dim if never else category),
-        cell(glyphs.zero if never else fmt.count(rule.matches), colors.warn if never else colors.text, right=True),
-        cell(fmt.ms(rule.seconds * 1000), dim if never else colors.text, right=True),
-        cell(f"{share:.1%}", heavy, right=True),
-        cell(fmt.sparkline(rule.steps, COLUMNS[5].width, the_look), colors.dim),
-        cell(fmt.fit(printable(rule.ruleset), COLUMNS[6].width, the_look), dim),
-        cell(_where(rule, the_look), dim),
-    ]
-
-
-def _where(rule: RuleRow, the_look: Look) -> str:
-    where = printable(f"{rule.file}:{rule.line}")
-    width = COLUMNS[7].width
-    # The end of a path says more than its beginning.
-    mark = the_look.glyphs.ellipsis
-    return where if len(where) <= width else mark + where[len(mark) - width :]
+def _cells(view: Table, row: Any, painter: Painter) -> list[Text]:
+    colors = painter.look.colors
+    idle = view.idle(row)
+    plain = f"italic {colors.dim}" if idle else colors.text
+    cells: list[Text] = []
+    for index, column in enumerate(view.columns):
+        text, style = column.draw(row, painter)
+        if style is None:
+            style = plain if not index or not idle else colors.dim
+        elif idle and style != colors.warn:
+            style = colors.faint
+        cells.append(Text(text, style=style, justify="right" if column.right else "left", no_wrap=True))
+    return cells

@@ -26,9 +26,12 @@ PANES = {
         "A group shows the program of the chunk that stands for it.",
     ),
     "Rules": (
-        "kind: the category. matches: how often the rule's premises held; not how many facts that added.",
-        "ms, share: time in the rule and its part of all rules. by step: matches in each run of its ruleset.",
-        "{zero} in matches: the rule never fired. The title counts those.",
+        "matches: how often the rule's premises held; not how many facts that added. by step: in each run of the",
+        "ruleset. ms, share: time in the rule, and its part of all rules. steps: the first and the last it fired in.",
+        "e-nodes: those that it made before any other rule did. unions: those of them that joined an e-class which",
+        "was there already; a rule that joins two classes without making an e-node is not counted. kind: the category.",
+        "{zero} in matches: the rule never fired. The title counts those, and names the rule that ran away.",
+        "Rulesets: rebuild is time behind the rules, e-nodes by how many the e-graph grew. Functions: facts too.",
     ),
     "X-ray": (
         "matches: bindings of the rule's variables that survive its premises down to this one, each counted once,",
