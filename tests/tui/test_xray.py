@@ -50,7 +50,7 @@ async def test_x_on_a_rule_asks_about_the_group_and_shows_the_funnel(size: tuple
     async with driven(client, size) as drive:
         await drive.press("]", "]", "3")
         await drive.until(lambda: drive.bench.rules.group == 1)
-        rule = drive.bench.rules._rules[0].name
+        rule = drive.bench.rules._rows[0].name
         await drive.press("x")
         assert await asked(drive) == ev.Xray(rule=rule, group=1)
         assert isinstance(drive.app.screen, XrayScreen)

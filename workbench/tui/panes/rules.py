@@ -257,10 +257,12 @@ class RulesPane(Pane):
         row = self._selected()
         if row is None:
             return ""
-        painter = Painter(look(self), LONGEST_NAME, sum(getattr(r, "seconds", 0.0) for r in self._rows))
-        cells = [column.draw(row, painter)[0].strip() for column in self.view.columns]
         if isinstance(row, RuleRow):
-            cells[-1] = f"{row.file}:{row.line}"
+            made = f"{row.enodes} e-nodes\t{row.unions} unions" if row.enodes is not None else ""
+            fields = (row.name, row.category, row.matches, f"{row.seconds * 1000:.3f} ms", row.ruleset, made)
+            return "\t".join(str(f) for f in fields if f != "") + f"\t{row.file}:{row.line}"
+        painter = Painter(look(self), LONGEST_NAME, 0.0)
+        cells = [column.draw(row, painter)[0].strip() for column in self.view.columns]
         return "\t".join([row.name, *cells[1:]])
 
 
