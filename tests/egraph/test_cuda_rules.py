@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from tests import cublas
 from tests.choices import Case, extracted, leaf_values, matches_of, random_genome, saturated
-from tests.egraph.test_rules import any_matmul, batched, libraries, plain
+from tests.egraph.test_rules import any_matmul, batched, biased, libraries, plain
 from workbench.egraph.saturate import Saturator
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
@@ -73,6 +73,11 @@ for _layout in LAYOUTS:
         for _library in ("cublas sgemm", "cublasLt"):
             RULES[f"{_library} {_layout}{f': {_kind} vector' if _kind else ''}"] = _layout, _kind
 BATCH_RULE = "cublasLt: a batch of one affine stride"
+EPILOGUES = {
+    "cublas sgemm: epilogue in place of the result": (biased(), biased(dt.F64)),
+    "cublasLt: epilogue in place of the result": (biased(dt.F16), biased(dt.I32)),
+}
+"""A matmul that each fires behind, and one that its library does not take."""
 
 
 def narrow_misses(name: str) -> dict[str, Call]:
@@ -111,8 +116,18 @@ MISSES = [(name, what) for name in RULES for what in narrow_misses(name)]
 
 def test_every_rule_of_cuda_alone_is_in_the_table(saturator: Saturator, cuda: Saturator) -> None:
     of_cpu, of_cuda = ({r.name for r in s.rules} for s in (saturator, cuda))
-    assert of_cuda - of_cpu == {*RULES, BATCH_RULE}
-    assert {n for n in of_cpu - of_cuda if not n.startswith("sgemm ")} == set()
+    assert of_cuda - of_cpu == {*RULES, BATCH_RULE, *EPILOGUES}
+    assert {n for n in of_cpu - of_cuda if not n.startswith("sgemm")} == set()
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_an_epilogue_stands_behind_a_call_that_it_reads_whole(cuda: Saturator, name: str) -> None:
+    fires, misses = EPILOGUES[name]
+    case = saturated(cuda, fires, target="cuda")
+    assert case.matches[name] > 0
+    assert "InPlace" in {case.space.snapshot.op(n) for options in case.space.options for n in options}
+    for graph in (misses, biased(fires[fires.inputs[0]].dtype, part=3)):
+        assert saturated(cuda, graph, target="cuda").matches.get(name, 0) == 0
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -112,6 +112,37 @@ def stored_sum() -> Graph:
     return ended(graph, elementwise(graph, "Sqrt", total))
 
 
+def per_row(name: str, dtype: DType = dt.F32, axis: int = 1) -> Graph:
+    """x times its own sum or maximum over the last axis, which is spread along `axis`."""
+    graph = Graph()
+    x = graph.add(ops.Input("x"), [], (5, 5), dtype)
+    reduced = graph.add(ops.Reduce(name), [whole(elementwise(graph, "Add", x, x))], (5,), dtype)
+    spread = Operand(reduced.id, lay.expand(lay.insert_axis(lay.contiguous((5,)), axis), (5, 5)))
+    return ended(graph, graph.add(ops.Elementwise("Mul"), [whole(x), spread], (5, 5), dtype))
+
+
+def behind(name: str, part: int = 6) -> Graph:
+    """The sine of the first `part` of six sums or maxima."""
+    graph = Graph()
+    x = graph.add(ops.Input("x"), [], (2, 3, 7), dt.F32)
+    reduced = graph.add(ops.Reduce(name), [whole(x)], (2, 3), dt.F32)
+    shape: Shape = (2, 3) if part == 6 else (part,)
+    return ended(graph, graph.add(ops.Elementwise("Sin"), [Operand(reduced.id, lay.contiguous(shape))], shape, dt.F32))
+
+
+def biased(dtype: DType = dt.F32, part: int = 4) -> Graph:
+    """A matmul and a bias for the first `part` of its four rows, and the sine of that."""
+    graph = Graph()
+    a, b, bias = (graph.add(ops.Input(n), [], s, dtype) for n, s in (("a", (4, 6)), ("b", (6, 5)), ("c", (5,))))
+    left = lay.expand(lay.insert_axis(lay.contiguous((4, 6)), 1), (4, 5, 6))
+    right = lay.expand(lay.permute(lay.contiguous((6, 5)), (1, 0)), (4, 5, 6))
+    product = matmul(graph, a, left, b, right)
+    spread = Operand(bias.id, lay.expand(lay.contiguous((5,)), (part, 5)))
+    read = Operand(product.id, Layout((part, 5), lay.contiguous((4, 5)).strides))
+    moved = graph.add(ops.Elementwise("Add"), [read, spread], (part, 5), dtype)
+    return ended(graph, elementwise(graph, "Mul", moved, moved))
+
+
 @cache
 def multiplied(
     a: tuple[Expr, ...],
@@ -253,8 +284,21 @@ RULES: dict[str, tuple[Program, Program]] = {
     ),
     "lower Max along the kept axis": (lambda: reduction("MaxReduce"), lambda: reduction("MaxReduce", (4,))),
     "lower CustomOp to an opaque call": (UNKNOWN + "(let $y (CustomOp 0 $shape (RNil) (F32)))", copy),
-    # fuse.egg
+    # fuse/
     "inline an elementwise producer": (lambda: function_of("Sqrt"), stored_sum),
+    "constant along the last axis": ("(let $l (ECons (MNum 0) (ENil)))", "(let $l (ECons (MIter) (ENil)))"),
+    "constant along the last axis, of a longer list": (
+        "(let $l (ECons (MIter) (ECons (MNum 0) (ENil))))",
+        "(let $l (ECons (MNum 0) (ECons (MIter) (ENil))))",
+    ),
+    "sum once per row of its consumer": (
+        lambda: per_row("SumReduce"),
+        lambda: per_row("SumReduce", axis=0),  # another sum for each element of the row
+    ),
+    "max once per row of its consumer": (lambda: per_row("MaxReduce"), lambda: per_row("MaxReduce", axis=0)),
+    "go on where a sum ends": (lambda: behind("SumReduce"), lambda: behind("SumReduce", part=5)),
+    "go on where a max ends": (lambda: behind("MaxReduce"), lambda: behind("MaxReduce", part=5)),
+    "sgemm: epilogue in place of the result": (biased, lambda: biased(dt.F64)),
     # clean_up.egg
     "clean up Select": (lambda: function_of("Select"), UNKNOWN + "(let $y (Select $shape $x $x $x))"),
     "clean up Cast": (cast, UNKNOWN + "(let $y (Cast $shape $x (I32)))"),

@@ -93,7 +93,7 @@ def test_every_alternative_of_a_llama_layer(saturator: Saturator, model: Load) -
             seen_kinds |= {type(k).__name__ for k in program.kernels}
             for node_id, found in zip(case.chunk.outputs, computed(program, given), strict=True):
                 assert_near(found, it.values[node_id], steps=2000)
-    assert seen_kinds == {"MapKernel", "ReduceKernel", "GemmCall"}
+    assert seen_kinds == {"MapKernel", "ReduceKernel", "RowKernel", "GemmCall"}
 
 
 @pytest.mark.parametrize("name", ["llama3_tiny_4l_ts17", "llama3_tiny_4l_dynamo", "gpt2_tiny_2l_ts17"])

@@ -42,14 +42,26 @@ def _place(graph: Graph, whole: Program, holder: dict[int, int], buffer: Buffer)
 
 def _renumber(kernel: Kernel, renamed: Sequence[int]) -> Kernel:
     match kernel:
-        case llir.MapKernel() | llir.ReduceKernel():
+        case llir.ReduceKernel():
             return replace(kernel, out=renamed[kernel.out], body=_renumber_body(kernel.body, renamed, {}))
+        case llir.MapKernel():
+            body, place = _renumber_body(kernel.body, renamed, {}), _renumber_place(kernel.in_place, renamed)
+            return replace(kernel, out=renamed[kernel.out], body=body, in_place=place)
+        case llir.RowKernel():
+            done: dict[int, Body] = {}
+            passes = tuple(replace(p, body=_renumber_body(p.body, renamed, done)) for p in kernel.passes)
+            body, place = _renumber_body(kernel.body, renamed, done), _renumber_place(kernel.in_place, renamed)
+            return replace(kernel, out=renamed[kernel.out], passes=passes, body=body, in_place=place)
         case llir.GemmCall():
             a = replace(kernel.a, buffer=renamed[kernel.a.buffer])
             b = replace(kernel.b, buffer=renamed[kernel.b.buffer])
             return replace(kernel, out=renamed[kernel.out], a=a, b=b)
         case llir.OpaqueCall():
             return replace(kernel, out=renamed[kernel.out], operands=tuple(renamed[o] for o in kernel.operands))
+
+
+def _renumber_place(buffer: int | None, renamed: Sequence[int]) -> int | None:
+    return None if buffer is None else renamed[buffer]
 
 
 def _renumber_body(body: Body, renamed: Sequence[int], done: dict[int, Body]) -> Body:

@@ -81,6 +81,7 @@ class _Writer:
     _lists: dict[tuple[object, ...], str] = field(default_factory=dict)
     _shapes: dict[Shape, str] = field(default_factory=dict)
     _row_major: set[Shape] = field(default_factory=set)
+    _whole: set[tuple[int, str]] = field(default_factory=set)
 
     def line(self, code: str, comment: str = "", normal: str | None = None) -> None:
         self.text.append(f"{code} ; {comment}" if comment else code)
@@ -154,6 +155,7 @@ class _Writer:
         if value is not None:
             return f'(Immediate "{_literal(value)}" ({self.graph[operand.source].dtype.term}))'
         strides = self._list(operand.layout.strides)
+        self._state_whole(operand, strides)
         return f"(Load {self.variables[operand.source]} {strides} {ex.to_egglog(operand.layout.offset)})"
 
     def _state_row_major(self, shape: Shape) -> None:
@@ -161,6 +163,15 @@ class _Writer:
             self._row_major.add(shape)
             key = self._shape(shape)
             self.line(f"(set (row_major {key}) {self._list(lay.contiguous(shape).strides)})")
+
+    def _state_whole(self, operand: Operand, strides: str) -> None:
+        """What placements behind a reduction ask for: that it is read front to back, under whatever shape."""
+        source, layout = self.graph[operand.source], operand.layout
+        if not isinstance(source.op, ops.Reduce) or (operand.source, strides) in self._whole:
+            return
+        if layout.is_contiguous and ex.as_expr(lay.numel(layout.shape)) is ex.as_expr(lay.numel(source.shape)):
+            self._whole.add((operand.source, strides))
+            self.line(f"(whole {self.variables[operand.source]} {strides})")
 
     def _shape(self, shape: Shape) -> str:
         variable = self._shapes.get(shape)

@@ -1,14 +1,14 @@
 """LLIR: the kernels that a genome selects, in order, over numbered buffers. Every size is a plain integer here.
 
-Four kernel forms: `MapKernel` (one store per element), `ReduceKernel` (a sum or maximum over one axis), `GemmCall`
-(a library matmul) and `OpaqueCall` (a custom operator). Kernel bodies are one small expression language; addresses
-are index expressions over the iteration axes `#0`, `#1`, .. (and, inside a reduction, the last axis is the reduced
-one), counted in elements of the buffer that is read.
+Five kernel forms: `MapKernel` (one store per element), `ReduceKernel` (a sum or maximum over one axis), `RowKernel`
+(several passes over each row), `GemmCall` (a library matmul) and `OpaqueCall` (a custom operator). Kernel bodies are
+one small expression language; addresses are index expressions over the iteration axes `#0`, `#1`, .. (and, inside a
+reduction, the last axis is the reduced one), counted in elements of the buffer that is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,6 +16,7 @@ from workbench.ir.dtype import DType
 from workbench.ir.expr import Expr, var
 
 Role = Literal["input", "constant", "boundary", "intermediate", "output"]
+Combine = Literal["sum", "max"]
 
 
 def axis(position: int) -> Expr:
@@ -25,6 +26,9 @@ def axis(position: int) -> Expr:
 
 GATHERED = "#g"
 """The variable that stands for the gathered index in the address of a `GatherLoad`."""
+
+ALONG = "#r"
+"""The iterator along the row that a pass of a `RowKernel` goes over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,15 @@ class Apply:
     dtype: DType
 
 
-Body = Immediate | Load | GatherLoad | Position | Apply
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """In a `RowKernel`: what pass number `index` made of the row at hand."""
+
+    index: int
+    dtype: DType
+
+
+Body = Immediate | Load | GatherLoad | Position | Apply | Reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,9 @@ class MapKernel:
     body: Body
     sources: tuple[int, ...]
     """HLIR nodes that this kernel computes, its own first."""
+    in_place: int | None = None
+    """A buffer that this kernel alone reads, each element only for the element that takes its place: `out` lies in the
+    same memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +127,7 @@ class ReduceKernel:
     out: int
     shape: tuple[int, ...]
     extent: int
-    combine: Literal["sum", "max"]
+    combine: Combine
     body: Body
     order: Literal["inner", "outer"]
     sources: tuple[int, ...]
@@ -121,6 +136,35 @@ class ReduceKernel:
     def iteration(self) -> tuple[int, ...]:
         """Shape of the iteration space, the reduced axis last."""
         return (*self.shape, self.extent)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPass:
+    """The sum or maximum of `body` over `extent` elements along the row, `#r`; it may read what earlier passes gave."""
+
+    combine: Combine
+    extent: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class RowKernel:
+    """For each row (the axes of `shape`, `#0`, ..): `passes` one after the other, each leaving one value, then
+    out[row, #r] = body for `extent` elements `#r`; or, where `extent` is None, out[row] = body."""
+
+    out: int
+    shape: tuple[int, ...]
+    passes: tuple[RowPass, ...]
+    extent: int | None
+    body: Body
+    sources: tuple[int, ...]
+    in_place: int | None = None
+    """As of a `MapKernel`; every pass reads it at the positions of its own row only."""
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Shape of what is stored."""
+        return self.shape if self.extent is None else (*self.shape, self.extent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +213,7 @@ class OpaqueCall:
     sources: tuple[int, ...]
 
 
-Kernel = MapKernel | ReduceKernel | GemmCall | OpaqueCall
+Kernel = MapKernel | ReduceKernel | RowKernel | GemmCall | OpaqueCall
 
 
 @dataclass(slots=True)
@@ -201,10 +245,27 @@ def reads(kernel: Kernel) -> set[int]:
     match kernel:
         case MapKernel() | ReduceKernel():
             return set(loads(kernel.body))
+        case RowKernel():
+            return set(loads(kernel.body)).union(*(loads(each.body) for each in kernel.passes))
         case GemmCall():
             return {kernel.a.buffer, kernel.b.buffer}
         case OpaqueCall():
             return set(kernel.operands)
+
+
+def row_passes(kernel: RowKernel) -> list[str]:
+    """What a row kernel does to each row, as users read it: `max`, `sum`, `map`. Storing a last sum is no pass."""
+    stored = [] if kernel.extent is None else ["map"]
+    return [*(each.combine for each in kernel.passes), *stored]
+
+
+def aliases(kernels: Iterable[Kernel]) -> dict[int, int]:
+    """By each buffer that takes the place of another, that other one."""
+    return {
+        kernel.out: kernel.in_place
+        for kernel in kernels
+        if isinstance(kernel, MapKernel | RowKernel) and kernel.in_place is not None
+    }
 
 
 def flops(kernel: Kernel) -> int:
@@ -216,6 +277,10 @@ def flops(kernel: Kernel) -> int:
             return _count(kernel.shape) * _applications(kernel.body)
         case ReduceKernel():
             return _count(kernel.iteration) * (_applications(kernel.body) + 1)
+        case RowKernel():
+            passes = sum(each.extent * (_applications(each.body) + 1) for each in kernel.passes)
+            stored = 1 if kernel.extent is None else kernel.extent
+            return _count(kernel.shape) * (passes + stored * _applications(kernel.body))
         case OpaqueCall():
             return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.ir.llir import Program, reads
+from workbench.ir.llir import Program, aliases, reads
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector."""
@@ -25,18 +25,28 @@ class Lifetime:
     last: int
 
 
+def places(program: Program) -> dict[int, int]:
+    """By buffer, the one whose memory it lies in: itself, or what it was computed in place of."""
+    found = {b.id: b.id for b in program.buffers}
+    for buffer, other in aliases(program.kernels).items():
+        found[buffer] = found[other]  # kernels are in order, so the other's place is known
+    return found
+
+
 def lifetimes(program: Program) -> dict[int, Lifetime]:
-    """The lifetime of every buffer that the arena holds, in kernel positions; outputs live to the end."""
+    """The lifetime of every buffer that has a place of its own in the arena, in kernel positions; outputs live to the
+    end. A buffer that takes another's place prolongs that one's life."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
+    own = places(program)
     for step, kernel in enumerate(program.kernels):
         for buffer in (kernel.out, *reads(kernel)):
-            first.setdefault(buffer, step)
-            last[buffer] = step
+            first.setdefault(own[buffer], step)
+            last[own[buffer]] = step
     end = len(program.kernels)
     for buffer in program.outputs:
-        first.setdefault(buffer, 0)
-        last[buffer] = end
+        first.setdefault(own[buffer], 0)
+        last[own[buffer]] = end
     return {
         b.id: Lifetime(b.nbytes, first[b.id], last[b.id])
         for b in program.buffers
@@ -83,7 +93,9 @@ def _aligned(nbytes: int) -> int:
 
 def plan_arena(program: Program) -> tuple[dict[int, int], int]:
     """(offset by buffer id, bytes) of the arena of `program`. Deterministic."""
-    return place(lifetimes(program))
+    offsets, nbytes = place(lifetimes(program))
+    own = places(program)
+    return offsets | {b: offsets[own[b]] for b in aliases(program.kernels)}, nbytes
 
 
 def peak_live(needs: dict[int, Lifetime]) -> int:

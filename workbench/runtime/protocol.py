@@ -124,6 +124,7 @@ REASONS = (
     "no-viable-kernel",
     "cycle",
     "kernel-size",
+    "placement",
     "library-refuses",
     "memory",
     "compile",

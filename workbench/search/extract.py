@@ -16,23 +16,23 @@ from workbench.ir import llir, ops
 from workbench.ir.dtype import DType
 from workbench.ir.expr import ITER, ZERO, Expr
 from workbench.ir.llir import Body, Buffer, Kernel, Program
+from workbench.search.placement import (
+    PLAIN_CHOICE,
+    Kept,
+    Rejected,
+    check_sole_reader,
+    in_place,
+    map_kernel,
+    per_element,
+    reduce_kernel,
+)
 from workbench.search.space import Genome, Space
 
-MAX_BODY = 400
-"""Nodes of a kernel body, counted with repetition; chains of inlining beyond it only recompute."""
 MAX_BATCH = 65536
 ROUTINES = {"Sgemm": "sgemm", "Cublas": "cublas-sgemm", "CublasLt": "cublaslt"}
 """What the call of a library's e-node is named."""
 RECURSION_LIMIT = 200_000
 """A graph without breaks is as deep as it has nodes, and extraction follows it down."""
-
-
-class Rejected(Exception):
-    """A genome that cannot become a program; `reason` is one of the protocol's, `detail` a sentence."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason, self.detail = reason, detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,54 @@ class Binding:
         return cls(program.inputs, tuple(program.variables), tuple(outputs), program.custom_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A genome whose placements fit together; `notes` say, in a sentence each, which did not and were made plain."""
+
+    genome: Genome
+    notes: tuple[str, ...]
+
+
 def extract(space: Space, genome: Genome, dims: Mapping[str, int]) -> Program:
     """The kernels that `genome` selects, over buffers in local numbers (see `bind`). Named dimensions take the values
-    in `dims`. Raises Rejected."""
+    in `dims`. Placements that do not fit together are taken as plain loads, as in `fitted`. Raises Rejected."""
+    return _pruned(space, genome, dims)[0]
+
+
+def fitted(space: Space, genome: Genome, dims: Mapping[str, int]) -> Fitted:
+    """`genome` with the placements that do not fit together with its other choices replaced by plain ones, which is
+    what `extract` makes of it. One that is rejected for another reason comes back as it is."""
+    try:
+        return _pruned(space, genome, dims)[1]
+    except Rejected:
+        return Fitted(genome, ())
+
+
+def _pruned(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[Program, Fitted]:
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
-    return _Extraction(space, genome, dims).program()
+    notes: list[str] = []
+    while True:
+        try:
+            program = _Extraction(space, genome, dims).program()
+        except Rejected as rejected:
+            plainer = _plainer(space, genome, rejected.eclass)
+            if plainer is None:
+                raise
+            genome = plainer
+            notes.append(rejected.detail)
+        else:
+            return program, Fitted(genome, tuple(notes))
+
+
+def _plainer(space: Space, genome: Genome, eclass: int | None) -> Genome | None:
+    """`genome` with the placement chosen in `eclass` replaced by the choice beside it that fits everywhere."""
+    gene = None if eclass is None else space.gene_of.get(eclass)
+    if gene is None:
+        return None
+    options = space.options[space.genes[gene]]
+    wanted = PLAIN_CHOICE.get(space.snapshot.op(options[genome[gene]]))
+    plain = next((i for i, n in enumerate(options) if space.snapshot.op(n) == wanted), None)
+    return None if plain is None else (*genome[:gene], plain, *genome[gene + 1 :])
 
 
 def kernel_classes(space: Space, genome: Genome, dims: Mapping[str, int]) -> list[int]:
@@ -97,9 +140,15 @@ class _Extraction:
         self.buffer_of: dict[int, int] = {}
         self.open: set[int] = set()
         self.local_of = {c: int(v[2:]) for v, c in self.snapshot.variables.items() if v.startswith("$t")}
-        self.memo: dict[tuple[int, tuple[Expr, ...], tuple[int, ...]], Body] = {}
+        self.memo: dict[tuple[int, tuple[Expr, ...], tuple[int, ...], int | None], Body] = {}
         self.extents: dict[str, int] = {}
         self.inlined: list[int] = []
+        self.kept: list[Kept] = []
+        """The reductions that the kernel at hand keeps per row, in the order of its passes."""
+        self.given_up: dict[int, int] = {}
+        """By buffer that the kernel at hand is to overwrite, the e-class of that choice."""
+        self.overwritten: dict[int, int] = {}
+        """The same, of all kernels so far."""
 
     def program(self) -> Program:
         outputs: list[int] = []
@@ -115,7 +164,9 @@ class _Extraction:
             if buffer.role == "boundary":
                 raise Rejected("no-viable-kernel", "an output is one of the inputs and nothing copies it")
             self.buffers[buffer_id] = replace(buffer, role="output")
-        return Program(self.buffers, self.kernels, outputs)
+        program = Program(self.buffers, self.kernels, outputs)
+        check_sole_reader(program, self.overwritten)
+        return program
 
     def buffer(self, eclass: int) -> int:
         """The buffer that holds an IR e-class, its kernel appended first."""
@@ -176,38 +227,42 @@ class _Extraction:
         return ex.substitute(e, self.dims) if ex.variables(e) - {ITER} else e
 
     def _axes(self, shape: Sequence[int]) -> tuple[Expr, ...]:
-        self.memo, self.inlined = {}, []
+        self.memo, self.inlined, self.kept, self.given_up = {}, [], [], {}
         self.extents = {f"#{i}": d for i, d in enumerate(shape)}
         return tuple(ZERO if d == 1 else llir.axis(i) for i, d in enumerate(shape))
 
     def _map(self, eclass: int, children: Sequence[int]) -> int:
-        shape = self.shape(children[0])
-        body, inlined = self._kernel_body(children[1], shape)
-        out = self._result(eclass, self.snapshot.dtype(children[2]), shape)
-        self.inlined = inlined
-        self.kernels.append(llir.MapKernel(out, shape, body, self._sources(eclass)))
+        shape, dtype = self.shape(children[0]), self.snapshot.dtype(children[2])
+        body = self._kernel_body(children[1], shape)
+        out = self._result(eclass, dtype, shape)
+        kernel = map_kernel(out, shape, body, self.kept, self._sources(eclass))
+        self.kernels.append(in_place(kernel, self.given_up, self.buffers, dtype))
+        self.overwritten |= self.given_up
         return out
 
     def _reduce(self, eclass: int, op: str, children: Sequence[int]) -> int:
         shape = self.shape(children[0])
         extent = self.value(self.snapshot.expr(children[1]))
-        body, inlined = self._kernel_body(children[2], (*shape, extent))
+        body = self._kernel_body(children[2], (*shape, extent))
+        for element in self.given_up.values():
+            raise Rejected("placement", "a reduction does not store where it reads", element)
         out = self._result(eclass, self.snapshot.dtype(children[3]), shape)
-        self.inlined = inlined
-        combine = "sum" if op.startswith("Sum") else "max"
-        order = "inner" if op.endswith("Inner") else "outer"
-        self.kernels.append(
-            llir.ReduceKernel(out, shape, extent, combine, body, order, self._sources(eclass))  # type: ignore[arg-type]
+        kernel = llir.ReduceKernel(
+            out,
+            shape,
+            extent,
+            "sum" if op.startswith("Sum") else "max",
+            body,
+            "inner" if op.endswith("Inner") else "outer",
+            self._sources(eclass),
         )
+        self.kernels.append(reduce_kernel(kernel, self.kept, eclass))
         return out
 
-    def _kernel_body(self, element: int, shape: tuple[int, ...]) -> tuple[Body, list[int]]:
+    def _kernel_body(self, element: int, shape: tuple[int, ...]) -> Body:
         """The body over iteration `shape`; the buffers it loads are made first, since their kernels use this state."""
         self._prepare_loads(element, set(), set())
-        body = self.body(element, self._axes(shape), shape)
-        if (size := _size(body, MAX_BODY)) > MAX_BODY:
-            raise Rejected("kernel-size", f"a kernel body of {size} operations or more: too much is inlined")
-        return body, self.inlined
+        return self.body(element, self._axes(shape), shape)
 
     def _prepare_loads(self, element: int, done: set[int], path: set[int]) -> None:
         """Make the buffers that an element needs; `path` leads to it, so that a choice that needs itself is seen."""
@@ -232,7 +287,8 @@ class _Extraction:
 
     def body(self, element: int, index: tuple[Expr, ...], space: Sequence[int]) -> Body:
         """The element expression at `index` of an iteration space of shape `space`."""
-        key = (element, index, tuple(space))  # a position in the space depends on its shape
+        # a position in the space depends on its shape, and what can be simplified on the extents
+        key = (element, index, tuple(space), self.extents.get(llir.ALONG))
         found = self.memo.get(key)
         if found is None:
             found = self.memo[key] = self._body(element, index, space)
@@ -255,6 +311,13 @@ class _Extraction:
                 inner = lay.unflatten(flat, shape, self.extents)
                 self.inlined.append(self._producer(element))
                 return self.body(children[0], tuple(inner), shape)
+            case "RowSum" | "RowMax":
+                return self._keep(element, op, children, index)
+            case "InPlace":
+                buffer = self.buffers[self.buffer(children[0])]
+                strides, offset = self._load_of(element, children[0])
+                self.given_up[buffer.id] = element
+                return llir.Load(buffer.id, self._address(strides, offset, index), buffer.dtype)
             case "EIota":
                 position = ZERO
                 for at, step in zip(index, _row_major_steps(space), strict=True):
@@ -277,6 +340,38 @@ class _Extraction:
                 operands = tuple([self.body(c, index, space) for c in children])
                 result = ops.ELEMENTWISE[op[1:]].result
                 return llir.Apply(op[1:], operands, result or operands[-1].dtype)
+
+    def _keep(self, element: int, op: str, children: Sequence[int], index: tuple[Expr, ...]) -> Body:
+        """A reduction as a pass of the kernel at hand, over what it is of at the position that its load addresses."""
+        shape, extent = self.shape(children[1]), self.value(self.snapshot.expr(children[2]))
+        position = self._address(children[3], children[4], index)
+        combine: llir.Combine = "sum" if op == "RowSum" else "max"
+        if llir.ALONG in ex.variables(position):
+            raise per_element(f"the {combine} over {extent} elements", element)
+        outer = self.extents.get(llir.ALONG)
+        self.extents[llir.ALONG] = extent
+        place = lay.unflatten(position, shape, self.extents)
+        along = ZERO if extent == 1 else ex.var(llir.ALONG)
+        body = self.body(children[0], (*place, along), (*shape, extent))
+        if outer is None:
+            del self.extents[llir.ALONG]
+        else:
+            self.extents[llir.ALONG] = outer
+        self.inlined.append(self._producer(element))
+        kept = Kept(element, combine, extent, body, position, lay.numel(shape))  # type: ignore[arg-type]
+        for at, other in enumerate(self.kept):  # loads through other strides may be of the same position
+            if (other.combine, other.extent) == (combine, extent) and other.position is position and other.body is body:
+                return llir.Reduced(at, body.dtype)
+        self.kept.append(kept)
+        return llir.Reduced(len(self.kept) - 1, body.dtype)
+
+    def _load_of(self, element: int, buffer: int) -> tuple[int, int]:
+        """Strides and offset of the load of `buffer` that stands in an e-class."""
+        for node in self.snapshot.nodes_of[element]:
+            children = self.snapshot.children(node)
+            if self.snapshot.op(node) == "Load" and children[0] == buffer:
+                return children[1], children[2]
+        raise AssertionError("a placement stands beside the load that it replaces")
 
     def _producer(self, element: int) -> int:
         """The IR e-class whose load an Inline stands in for."""
@@ -347,19 +442,3 @@ def _row_major_steps(shape: Sequence[int]) -> list[int]:
         steps.append(step)
         step *= d
     return steps[::-1]
-
-
-def _size(body: Body, cap: int) -> int:
-    """Nodes of a body counted with repetition, stopping once over `cap`."""
-    total, stack = 0, [body]
-    while stack and total <= cap:
-        item = stack.pop()
-        total += 1
-        match item:
-            case llir.Apply(_, operands):
-                stack.extend(operands)
-            case llir.GatherLoad(_, _, index):
-                stack.append(index)
-            case _:
-                pass
-    return total

@@ -11,8 +11,9 @@ from typing import Protocol
 from workbench.errors import WorkbenchError
 from workbench.ir.llir import Program
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
-from workbench.search.extract import Rejected, extract
+from workbench.search.extract import extract
 from workbench.search.ledger import Entry, Ledger
+from workbench.search.placement import Rejected
 from workbench.search.space import Genome, Space
 from workbench.search.strategies import Proposal, Strategy
 

@@ -19,7 +19,7 @@ LIBRARY_CALLS = {"cpu": frozenset({"Sgemm"}), "cuda": frozenset({"Cublas", "Cubl
 """By target: what a rule of another target made cannot be chosen."""
 ELEMENTS = frozenset(
     {
-        "Load", "Immediate", "Inline", "ECast", "EIota", "EGather",
+        "Load", "Immediate", "Inline", "RowSum", "RowMax", "InPlace", "ECast", "EIota", "EGather",
         "EAdd", "EMul", "EMod", "ELessThan", "ESelect",
         "EExp2", "ELog2", "ESin", "ESqrt", "ERecip", "EErf", "EFloor",
     }

@@ -81,7 +81,9 @@ def write_llir_dot(directory: Path, program: Program) -> None:
 def _kernel_title(kernel: llir.Kernel) -> str:
     match kernel:
         case llir.MapKernel():
-            return f"map {list(kernel.shape)}"
+            return f"map {list(kernel.shape)}" + _place(kernel.in_place)
+        case llir.RowKernel():
+            return f"row: {', '.join(llir.row_passes(kernel))} {list(kernel.result)}" + _place(kernel.in_place)
         case llir.ReduceKernel():
             return f"{kernel.combine} {list(kernel.shape)} over {kernel.extent} ({kernel.order})"
         case llir.GemmCall():
@@ -89,6 +91,10 @@ def _kernel_title(kernel: llir.Kernel) -> str:
             return f"{kernel.routine} {kernel.layout} {batch}{kernel.m}x{kernel.n}x{kernel.k}"
         case llir.OpaqueCall():
             return f"opaque {kernel.custom_id}"
+
+
+def _place(in_place: int | None) -> str:
+    return "" if in_place is None else " in place"
 
 
 def write_programs(directory: Path, programs: Sequence[ChunkProgram]) -> None:

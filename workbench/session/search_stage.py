@@ -15,7 +15,7 @@ from workbench.errors import NotViableError
 from workbench.ir.hlir import shape_values
 from workbench.ir.llir import Program
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection, memory_fits
-from workbench.search.extract import Binding, bind
+from workbench.search.extract import Binding, bind, fitted
 from workbench.search.ledger import Entry
 from workbench.search.search import Outcome, search
 from workbench.search.space import Genome
@@ -83,7 +83,9 @@ def search_group(session: CompileSession, group: Group, reference: Mapping[int, 
     saturated = session.saturated[group.index]
     space = saturated.space
     spec = session.spec
-    strategy = make_strategy(spec.strategy, space, spec.seed * 1_000_003 + group.index)
+    dims = session.graph.dims
+    seed = spec.seed * 1_000_003 + group.index
+    strategy = make_strategy(spec.strategy, space, seed, lambda genome: fitted(space, genome, dims).genome)
     session.emit(
         ev.SearchStarted(
             group=group.index,
@@ -101,7 +103,7 @@ def search_group(session: CompileSession, group: Group, reference: Mapping[int, 
         strategy,
         _DeviceEvaluator(session, session.worker, group, reference),
         limit=spec.limit,
-        dims=session.graph.dims,
+        dims=dims,
         ledger=session.ledger,
         search_id=session.search_id(group, saturated.rules_digest),
         checkpoint=session.search_checkpoint,

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from workbench.errors import WorkbenchError
 from workbench.ir import expr as ex
 from workbench.ir import llir
-from workbench.ir.llir import GemmCall, GemmOperand, Immediate, MapKernel, OpaqueCall, Program, ReduceKernel
+from workbench.ir.llir import (
+    ALONG,
+    Body,
+    GemmCall,
+    GemmOperand,
+    Immediate,
+    MapKernel,
+    OpaqueCall,
+    Program,
+    ReduceKernel,
+    RowKernel,
+)
 from workbench.runtime.arena import plan_arena
 from workbench.runtime.bounds import reach
 from workbench.runtime.cpu.builder import REGISTER
 from workbench.runtime.cpu.render import identity, render_terms, source_key
+from workbench.runtime.cpu.row_render import Keys, RowForm, render_row
 from workbench.runtime.cpu.schedule import Form, Term, Vectors, gathered, linearise
 from workbench.runtime.protocol import GemmLaunch, Launch, MatrixRef, NativeLaunch, OpaqueLaunch, Plan, PlanBuffer
 
+NativeKernel = MapKernel | ReduceKernel | RowKernel
 CustomOps = Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]
 NAMED_FUNCTIONS = 4
 """How many functions a launch's name lists."""
@@ -33,8 +47,8 @@ def plan_program(program: Program, custom_ops: CustomOps, vectors: Vectors) -> P
     launches: list[Launch] = []
     for kernel in program.kernels:
         match kernel:
-            case MapKernel() | ReduceKernel():
-                if prod(kernel.shape):
+            case MapKernel() | ReduceKernel() | RowKernel():
+                if prod(result_shape(kernel)):
                     launches.append(_native(kernel, program, sources, vectors))
             case GemmCall():
                 if kernel.batch * kernel.m * kernel.n:
@@ -47,30 +61,68 @@ def plan_program(program: Program, custom_ops: CustomOps, vectors: Vectors) -> P
     return Plan("cpu", buffers, tuple(launches), sources, tuple(program.outputs), arena_bytes)
 
 
-def _native(
-    kernel: MapKernel | ReduceKernel, program: Program, sources: dict[str, str], vectors: Vectors
-) -> NativeLaunch:
-    terms = linearise(kernel.body)
-    for dtype in (program.buffers[kernel.out].dtype, *(term.dtype for term in terms)):
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A body with the extents of the iterators that it is computed over."""
+
+    terms: list[Term]
+    extents: dict[str, int]
+
+
+def _parts(kernel: NativeKernel) -> list[_Part]:
+    """The bodies of a kernel, in the order of their computation; that of the output last."""
+
+    def part(body: Body, **extents: int) -> _Part:
+        return _Part(linearise(body), {f"#{i}": n for i, n in enumerate(kernel.shape)} | extents)
+
+    match kernel:
+        case MapKernel():
+            return [part(kernel.body)]
+        case ReduceKernel():
+            return [part(kernel.body, **{f"#{len(kernel.shape)}": kernel.extent})]
+        case RowKernel():
+            stored = {} if kernel.extent is None else {ALONG: kernel.extent}
+            return [*(part(p.body, **{ALONG: p.extent}) for p in kernel.passes), part(kernel.body, **stored)]
+
+
+def result_shape(kernel: NativeKernel) -> tuple[int, ...]:
+    """The shape of what a kernel stores."""
+    return kernel.result if isinstance(kernel, RowKernel) else kernel.shape
+
+
+def _native(kernel: NativeKernel, program: Program, sources: dict[str, str], vectors: Vectors) -> NativeLaunch:
+    parts = _parts(kernel)
+    for dtype in (program.buffers[kernel.out].dtype, *(term.dtype for part in parts for term in part.terms)):
         if dtype not in REGISTER:
             raise WorkbenchError(f"the cpu target has no kernels for {dtype}")
-    name, nbytes = native_name(kernel, terms), _traffic(kernel, terms, program)
+    name, nbytes = native_name(kernel, parts[-1].terms), _traffic(kernel, parts, program)
     if isinstance(kernel, ReduceKernel) and kernel.extent == 0:
         dtype = program.buffers[kernel.out].dtype
         fill = MapKernel(kernel.out, kernel.shape, Immediate(identity(kernel.combine, dtype), dtype), kernel.sources)
         return _native(fill, program, sources, vectors)
-    _check_addresses(kernel, terms, program)
+    _check_addresses(kernel, parts, program)
     numbers: dict[int, int] = {kernel.out: 0}
-    for term in terms:
-        if term.buffer >= 0:
-            term.buffer = numbers.setdefault(term.buffer, len(numbers))
-    if isinstance(kernel, ReduceKernel):
-        form = Form(kernel.shape, kernel.extent, kernel.combine, kernel.order)
-    else:
-        form = Form(kernel.shape)
-    key, text = _rendered(form, tuple(t.key for t in terms), vectors)
-    sources[key] = text
-    return NativeLaunch(key, tuple(numbers), name, llir.flops(kernel), nbytes)
+    in_place = None if isinstance(kernel, ReduceKernel) else kernel.in_place
+    if in_place is not None:
+        numbers[in_place] = 0
+    for part in parts:
+        for term in part.terms:
+            if term.buffer >= 0:
+                # the output takes the number 0 once, and what lies in the same memory goes by it
+                term.buffer = numbers.setdefault(term.buffer, len(numbers) - (in_place is not None))
+    keys = tuple(tuple(t.key for t in part.terms) for part in parts)
+    match kernel:
+        case MapKernel():
+            source, text = _rendered(Form(kernel.shape, in_place=in_place is not None), keys[0], vectors)
+        case ReduceKernel():
+            source, text = _rendered(Form(kernel.shape, kernel.extent, kernel.combine, kernel.order), keys[0], vectors)
+        case RowKernel():
+            passes = tuple((p.combine, p.extent) for p in kernel.passes)
+            form = RowForm(kernel.shape, passes, kernel.extent, in_place is not None)
+            source, text = _rendered_row(form, keys, vectors)
+    sources[source] = text
+    given = tuple(buffer for buffer in numbers if buffer != in_place)
+    return NativeLaunch(source, given, name, llir.flops(kernel), nbytes)
 
 
 @lru_cache(maxsize=8192)
@@ -79,50 +131,66 @@ def _rendered(form: Form, keys: tuple[tuple[object, ...], ...], vectors: Vectors
     return source_key(text), text
 
 
-def native_name(kernel: MapKernel | ReduceKernel, terms: list[Term]) -> str:
-    """What a kernel does, as users read it: `map Mul,Add 16x64`, `sum Mul 16x64:256`."""
+@lru_cache(maxsize=8192)
+def _rendered_row(form: RowForm, bodies: tuple[Keys, ...], vectors: Vectors) -> tuple[str, str]:
+    text = render_row(form, bodies, vectors)
+    return source_key(text), text
+
+
+def native_name(kernel: NativeKernel, terms: list[Term]) -> str:
+    """What a kernel does, as users read it: `map Mul,Add 16x64`, `sum Mul 16x64:256`, `row: max, sum, map 16x64`."""
+    if isinstance(kernel, RowKernel):
+        return f"row: {', '.join(llir.row_passes(kernel))} {'x'.join(map(str, kernel.result)) or '1'}{_place(kernel)}"
     used = list(dict.fromkeys(t.op for t in terms if t.op not in ("const", "load", "position")))
     more = [f"+{len(used) - NAMED_FUNCTIONS}"] if len(used) > NAMED_FUNCTIONS else []
     functions = ",".join(["Gather" if u == "gather" else u for u in used[:NAMED_FUNCTIONS]] + more)
     shape = "x".join(map(str, kernel.shape)) or "1"
     if isinstance(kernel, ReduceKernel):
         return " ".join(part for part in (kernel.combine, functions, f"{shape}:{kernel.extent}") if part)
-    return f"map {functions or ('copy' if terms[-1].op == 'load' else terms[-1].op)} {shape}"
+    return f"map {functions or ('copy' if terms[-1].op == 'load' else terms[-1].op)} {shape}{_place(kernel)}"
 
 
-def _extents(kernel: MapKernel | ReduceKernel) -> dict[str, int]:
-    shape = kernel.iteration if isinstance(kernel, ReduceKernel) else kernel.shape
-    return {f"#{i}": n for i, n in enumerate(shape)}
+def _place(kernel: MapKernel | RowKernel) -> str:
+    return "" if kernel.in_place is None else " in place"
 
 
-def _traffic(kernel: MapKernel | ReduceKernel, terms: list[Term], program: Program) -> int:
+def _traffic(kernel: NativeKernel, parts: list[_Part], program: Program) -> int:
     """Bytes read (each buffer once, by the part that its loads touch) and written."""
-    extents = _extents(kernel)
     touched: dict[int, int] = {}
-    for term in terms:
-        if term.buffer >= 0:
-            names = ex.variables(term.address)
-            count = prod(extents.values()) if term.op == "gather" else prod(extents[n] for n in names)
-            touched[term.buffer] = max(touched.get(term.buffer, 0), count * term.dtype.itemsize)
+    for part in parts:
+        extents = part.extents
+        for term in part.terms:
+            if term.buffer >= 0:
+                names = ex.variables(term.address)
+                count = prod(extents.values()) if term.op == "gather" else prod(extents[n] for n in names)
+                touched[term.buffer] = max(touched.get(term.buffer, 0), count * term.dtype.itemsize)
     read = sum(min(size, program.buffers[buffer].nbytes) for buffer, size in touched.items())
     return read + program.buffers[kernel.out].nbytes
 
 
-def _check_addresses(kernel: MapKernel | ReduceKernel, terms: list[Term], program: Program) -> None:
-    """Raise for a kernel that would read or write outside a buffer."""
-    if program.buffers[kernel.out].elements < prod(kernel.shape):
-        raise WorkbenchError(f"buffer {kernel.out} is too small for a kernel of shape {kernel.shape}")
-    extents = _extents(kernel)
-    for term in terms:
-        if term.buffer < 0 or (term.op == "gather" and term.extent == 0):
+def _check_addresses(kernel: NativeKernel, parts: list[_Part], program: Program) -> None:
+    """Raise for a kernel that would read or write outside a buffer, or in place of one that it does not fit."""
+    shape, out = result_shape(kernel), program.buffers[kernel.out]
+    if out.elements < prod(shape):
+        raise WorkbenchError(f"buffer {kernel.out} is too small for a kernel of shape {shape}")
+    if not isinstance(kernel, ReduceKernel) and kernel.in_place is not None:
+        other = program.buffers[kernel.in_place]
+        if other.role != "intermediate" or (other.elements, other.dtype) != (out.elements, out.dtype):
+            raise WorkbenchError(f"buffer {kernel.out} does not fit in place of buffer {kernel.in_place}")
+    for part in parts:
+        if not prod(part.extents.values()):
             continue
-        here = extents | {gathered(a): term.extent for a in term.args}
-        buffer = program.buffers[term.buffer]
-        outside = reach(term.address, tuple(here.items()), buffer.elements)
-        if outside is not None:
-            raise WorkbenchError(
-                f"a kernel reads elements {outside[0]}..{outside[1]} of buffer {buffer.id}, which has {buffer.elements}"
-            )
+        for term in part.terms:
+            if term.buffer < 0 or (term.op == "gather" and term.extent == 0):
+                continue
+            here = part.extents | {gathered(a): term.extent for a in term.args}
+            buffer = program.buffers[term.buffer]
+            outside = reach(term.address, tuple(here.items()), buffer.elements)
+            if outside is not None:
+                raise WorkbenchError(
+                    f"a kernel reads elements {outside[0]}..{outside[1]} of buffer {buffer.id}, "
+                    f"which has {buffer.elements}"
+                )
 
 
 def _gemm(kernel: GemmCall, program: Program) -> GemmLaunch:

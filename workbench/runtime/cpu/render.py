@@ -1,14 +1,14 @@
 """A loop nest as the text of one LLVM function over its buffers.
 
 Every value is computed at the depth where its last iterator is known, so nothing invariant stays in an inner loop.
-The last, incomplete vector of a row overlaps the one before it: a map computes those elements twice, a reduction masks
-them. No scalar loop is needed unless the whole axis is shorter than two.
+The last, incomplete vector of a row overlaps the one before it: a map computes those elements twice, a reduction, or a
+map in place, masks them. No scalar loop is needed unless the whole axis is shorter than two.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
@@ -28,7 +28,13 @@ def render_terms(form: Form, terms: list[Term], vectors: Vectors) -> str:
     arguments, the output 0. `terms` are used up.
 
     Raises WorkbenchError for a function the target lacks."""
-    return _Writer(schedule(form, terms, vectors)).module()
+    nest = schedule(form, terms, vectors)
+    return NestWriter(nest, Builder(), arguments([nest])).module()
+
+
+def arguments(nests: Sequence[Nest]) -> list[str]:
+    """The names of the function's arguments, one per buffer."""
+    return [f"%p{k}" for k in range(1 + max(0, *(term.buffer for nest in nests for term in nest.terms)))]
 
 
 def source_key(text: str) -> str:
@@ -45,12 +51,13 @@ def identity(combine: str, dtype: DType) -> float | int | bool:
     return False if dtype is dt.BOOL else -(1 << (8 * dtype.itemsize - 1))
 
 
-class _Writer:
-    def __init__(self, nest: Nest) -> None:
+class NestWriter:
+    """Writes one nest into a builder: as a function of its own, or as one pass over a row (see `row_render`)."""
+
+    def __init__(self, nest: Nest, builder: Builder, parameters: Sequence[str]) -> None:
         self.nest = nest
-        self.b = Builder()
-        count = 1 + max([0, *(term.buffer for term in nest.terms)])
-        self.parameters = [f"%p{k}" for k in range(count)]
+        self.b = builder
+        self.parameters = parameters
         self.scalars: dict[str, Value] = {}
         """Iterators, and indices of gathers, by name; those of the vector's loop are in `bases`."""
         self.values: dict[tuple[int, int], Value] = {}
@@ -62,18 +69,42 @@ class _Writer:
         self.cache: dict[tuple[str, str, int], Value] = {}
         self.mask: Value | None = None
         """The lanes that count in an overlapping last vector."""
+        self.reduced: list[Value] = []
+        """What the earlier passes over the row gave."""
+        self._outer: list[tuple[dict[str, Value], dict[int, str], dict[tuple[str, str, int], Value]]] = []
         self.parts = {t: self._by_level(term.address) for t, term in enumerate(nest.terms) if term.buffer >= 0}
         self.store_parts = [self._by_level(store) for store in nest.stores]
         self.splat = {a for term in nest.terms if term.vector for a in term.args} | set(nest.roots)
 
     def module(self) -> str:
         """The whole source."""
-        nest = self.nest
-        self.pointers = {t: self.parameters[nest.terms[t].buffer] for t in self.parts}
-        self.pointers |= {_out(j): self.parameters[0] for j in range(len(nest.stores))}
-        self._enter(-1)
+        self.start()
+        self.enter(-1)
         self._from(0, [])
         return self.b.function(FUNCTION, self.parameters)
+
+    def start(self) -> None:
+        """Point every load and store at its buffer."""
+        self.pointers = {t: self.parameters[self.nest.terms[t].buffer] for t in self.parts}
+        self.pointers |= {_out(j): self.parameters[0] for j in range(len(self.nest.stores))}
+
+    def open_row(self, level: int, i: Value) -> None:
+        """Bind the iterator of row loop `level`, until `close_row`."""
+        self._outer.append((self.scalars, self.pointers, self.cache))
+        self.scalars, self.pointers, self.cache = dict(self.scalars), dict(self.pointers), dict(self.cache)
+        self.scalars[self.nest.loops[level].name] = i
+
+    def close_row(self) -> None:
+        """Forget what was computed since `open_row`."""
+        self.scalars, self.pointers, self.cache = self._outer.pop()
+
+    def reduce_row(self) -> Value:
+        """The loops below the row loops, and the one value that they leave."""
+        return self._total(self._loop_at(self.nest.rows, self._accumulators()))
+
+    def store_row(self) -> None:
+        """The loops below the row loops, which store."""
+        self._loop_at(self.nest.rows, [])
 
     def _by_level(self, address: Expr) -> tuple[dict[int, Expr], Expr]:
         """The scalar parts of an address by the loop they become known in, and its part along the lanes."""
@@ -122,7 +153,7 @@ class _Writer:
             self.scalars[self.nest.loops[level].name] = i
         if bases:
             self.bases = bases
-        self._enter(level)
+        self.enter(level)
         result = body()
         self.scalars, self.pointers, self.cache, self.bases = saved
         return result
@@ -131,20 +162,20 @@ class _Writer:
         nest, b = self.nest, self.b
         extent, width, unroll = nest.loops[level].extent, nest.width, nest.unroll
         block = width * unroll
-        reduced = nest.loops[level].reduced
-        main = extent // block * block if unroll > 1 or reduced or extent % width == 0 else 0
+        once = nest.loops[level].reduced or nest.in_place  # no element may be taken twice
+        main = extent // block * block if unroll > 1 or once or extent % width == 0 else 0
 
         def blocks(i: Value, inner: list[Value]) -> list[Value]:
             bases = [self._offset(i, u * width) for u in range(unroll)]
             return self._inside(level, None, bases, lambda: self._from(level + 1, inner))
 
         def one(i: Value, inner: list[Value]) -> list[Value]:
-            base = i if reduced or extent % width == 0 else self._clamped(i, extent - width)
+            base = i if once or extent % width == 0 else self._clamped(i, extent - width)
             return self._inside(level, None, [base], lambda: self._from(level + 1, inner[:1])) + inner[1:]
 
         if main:
             carried = b.loop(0, main, block, carried, blocks)
-        stop = extent // width * width if reduced else extent
+        stop = extent // width * width if once else extent
         if main < stop:
             carried = b.loop(main, stop, width, carried, one)
         if stop < extent:
@@ -165,7 +196,7 @@ class _Writer:
             return self.b.constant("i64", min(int(i.text), limit))
         return self.b.intrinsic("umin", i, self.b.like(i, limit))
 
-    def _enter(self, level: int) -> None:
+    def enter(self, level: int) -> None:
         """Compute what is known once the loop at `level` has its iterator."""
         for t, (scalar, _) in self.parts.items():
             if level in scalar and self.nest.terms[t].op != "gather":
@@ -210,6 +241,8 @@ class _Writer:
         match term.op:
             case "const":
                 return self.b.constant(REGISTER[term.dtype], term.value)
+            case "reduced":
+                return self.reduced[int(term.value)]
             case "load" | "gather":
                 if term.op == "gather" and term.extent == 0:
                     return self.b.constant(REGISTER[term.dtype], 0, width)
@@ -333,6 +366,8 @@ class _Writer:
                 assert nest.vector is not None
                 assert stride(along, nest.loops[nest.vector].name) == 1
                 pointer = b.pointer(MEMORY[nest.dtype], pointer, self.bases[u])
+            if self.mask is not None:  # in place, the other lanes are done already
+                value = b.select(self.mask, value, b.load(nest.dtype, pointer, nest.width))
             b.store(nest.dtype, pointer, value)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from workbench.ir import expr as ex
 from workbench.ir.dtype import DType
 from workbench.ir.expr import Expr
-from workbench.ir.llir import GATHERED, Apply, Body, GatherLoad, Immediate, Load, Position, axis
+from workbench.ir.llir import GATHERED, Apply, Body, GatherLoad, Immediate, Load, Position, Reduced, axis
 
 MAX_SPLITS = 12
 BLOCK_ROWS, BLOCK_COLUMNS = 16, 16
@@ -28,7 +28,8 @@ SHORT_AXIS = 8
 @dataclass(slots=True)
 class Term:
     """One distinct value of a kernel's body. `args` are earlier terms; `op` is a function's name, or one of `const`,
-    `load`, `gather` and `position`. In a gather's address, `gathered(args[0])` is the index."""
+    `load`, `gather`, `position` and `reduced` (pass number `value` of a row). In a gather's address,
+    `gathered(args[0])` is the index."""
 
     op: str
     args: tuple[int, ...]
@@ -65,12 +66,14 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A kernel's iteration: the kept axes and, in a reduction, what happens over one more."""
+    """A kernel's iteration: the kept axes and, in a reduction, what happens over one more. What is written `in_place`
+    must not be computed twice."""
 
     shape: tuple[int, ...]
     extent: int = 1
     combine: str | None = None
     order: str = "inner"
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class Loop:
 class Nest:
     """A kernel ready to be written: `loops` from the outermost, kept ones before reduced ones. Term `roots[j]` goes to
     the address `stores[j]`. `vector` is the position of the vector's loop (None: all scalar), `width` its lanes and
-    `unroll` how many vectors a round takes."""
+    `unroll` how many vectors a round takes. The outermost `rows` loops are shared with the other passes of a row."""
 
     dtype: DType
     combine: str | None
@@ -100,6 +103,8 @@ class Nest:
     width: int = 1
     unroll: int = 1
     extents: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+    in_place: bool = False
 
     @property
     def kept(self) -> int:
@@ -132,6 +137,8 @@ def linearise(body: Body) -> list[Term]:
                 term = Term("gather", (at,), dtype, buffer=buffer, address=moved, extent=extent)
             case Position(value, dtype):
                 term = Term("position", (), dtype, address=value)
+            case Reduced(index, dtype):
+                term = Term("reduced", (), dtype, value=index)
             case Apply(name, operands, dtype):
                 term = Term(name, tuple(visit(o) for o in operands), dtype)
         if term.key not in known:
@@ -154,12 +161,8 @@ def schedule(form: Form, terms: list[Term], vectors: Vectors) -> Nest:
         loops.append(Loop(f"#{len(loops)}", form.extent, True))
     strides = [prod(form.shape[i + 1 :]) for i in range(len(form.shape))]
     store = sum((axis(i) * s for i, s in enumerate(strides)), start=ex.ZERO)
-    nest = Nest(terms[-1].dtype, form.combine, loops, terms, [len(terms) - 1], [store])
-    for term in terms:
-        if term.op == "gather":
-            nest.extents[gathered(term.args[0])] = max(1, term.extent)
-    nest.extents |= {loop.name: loop.extent for loop in loops}
-    _drop_single(nest)
+    nest = new_nest(Nest(terms[-1].dtype, form.combine, loops, terms, [len(terms) - 1], [store]))
+    nest.in_place = form.in_place
     inner_vector = form.combine is None or form.order == "inner"
     _split_axes(nest, inner_vector)
     _merge_axes(nest)
@@ -169,6 +172,30 @@ def schedule(form: Form, terms: list[Term], vectors: Vectors) -> Nest:
     _choose_width(nest, vectors)
     _jam_rows(nest, vectors)
     place(nest)
+    return nest
+
+
+def schedule_pass(nest: Nest, vectors: Vectors) -> Nest:
+    """Settle the loops of one pass over a row: `nest` has its row loops first, then at most one along the row. The row
+    loops stay as they are, but for those of one round, which go."""
+    nest.rows = sum(loop.extent != 1 for loop in nest.loops[: nest.rows])
+    new_nest(nest)
+    _split_axes(nest, True)
+    _merge_axes(nest)
+    if len(nest.loops) > nest.rows:
+        _choose_vector(nest, True)
+        _choose_width(nest, vectors)
+    place(nest)
+    return nest
+
+
+def new_nest(nest: Nest) -> Nest:
+    """`nest` with the extents of its iterators known, and without loops of one round."""
+    for term in nest.terms:
+        if term.op == "gather":
+            nest.extents[gathered(term.args[0])] = max(1, term.extent)
+    nest.extents |= {loop.name: loop.extent for loop in nest.loops}
+    _drop_single(nest)
     return nest
 
 
@@ -219,6 +246,8 @@ def _find_split(nest: Nest, last_is_vector: bool) -> tuple[int, int] | None:
                 if len(product) != 1 or not isinstance(product[0], ex.Var) or product[0].name not in positions:
                     continue
                 position = positions[product[0].name]
+                if position < nest.rows:
+                    continue
                 extent = nest.loops[position].extent
                 inner, left = divmod(divisor, coefficient) if coefficient > 0 else (0, 1)
                 if left or not 1 < inner < extent or extent % inner:
@@ -239,7 +268,7 @@ def _divisions(expression: Expr) -> Iterator[ex.Quotient | ex.Remainder]:
 
 def _merge_axes(nest: Nest) -> None:
     position = len(nest.loops) - 2
-    while position >= 0:
+    while position >= nest.rows:
         outer, inner = nest.loops[position : position + 2]
         together = (_taken_together(e, outer, inner, nest.extents) for e in _expressions(nest))
         if outer.reduced == inner.reduced and all(together):
@@ -289,7 +318,7 @@ def _choose_vector(nest: Nest, inner_vector: bool) -> None:
 def _block_transposed(nest: Nest) -> None:
     """Where a map reads along another axis than it writes, go by blocks that stay in the first cache: the lines that
     one row of a block touches serve its next rows as well."""
-    if nest.combine is not None or nest.vector is None:
+    if nest.combine is not None or nest.vector is None or nest.in_place:
         return
     along = nest.loops[nest.vector]
     for term in nest.terms:
@@ -392,16 +421,19 @@ def _jam_rows(nest: Nest, vectors: Vectors) -> None:
         nest.stores.append(ex.substitute(store, here, nest.extents))
 
 
+_WEIGHTS = {"const": 0, "reduced": 0, "Exp2": 16, "Log2": 24, "Sin": 24, "Erf": 36, "Mod": 16, "gather": 6}
+
+
 def _weight(term: Term) -> int:
     """A rough count of a term's instructions."""
-    return {"const": 0, "load": 1, "Exp2": 16, "Log2": 24, "Sin": 24, "Erf": 36, "Mod": 16, "gather": 6}.get(term.op, 1)
+    return _WEIGHTS.get(term.op, 1)
 
 
 def place(nest: Nest) -> None:
     """Set each term's level and whether it is a vector."""
     levels = {loop.name: i for i, loop in enumerate(nest.loops)}
     for term in nest.terms:
-        term.level, term.vector = -1, False
+        term.level, term.vector = nest.rows - 1 if term.op == "reduced" else -1, False
         for arg in term.args:
             term.level = max(term.level, nest.terms[arg].level)
             term.vector |= nest.terms[arg].vector
