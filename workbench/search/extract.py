@@ -62,24 +62,25 @@ class Fitted:
 def extract(space: Space, genome: Genome, dims: Mapping[str, int]) -> Program:
     """The kernels that `genome` selects, over buffers in local numbers (see `bind`). Named dimensions take the values
     in `dims`. Placements that do not fit together are taken as plain loads, as in `fitted`. Raises Rejected."""
-    return _pruned(space, genome, dims)[0]
+    return _pruned(space, genome, dims)[1]
 
 
 def fitted(space: Space, genome: Genome, dims: Mapping[str, int]) -> Fitted:
     """`genome` with the placements that do not fit together with its other choices replaced by plain ones, which is
     what `extract` makes of it. One that is rejected for another reason comes back as it is."""
     try:
-        return _pruned(space, genome, dims)[1]
+        return _pruned(space, genome, dims)[2]
     except Rejected:
         return Fitted(genome, ())
 
 
-def _pruned(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[Program, Fitted]:
+def _pruned(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[_Extraction, Program, Fitted]:
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     notes: list[str] = []
     while True:
         try:
-            program = _Extraction(space, genome, dims).program()
+            extraction = _Extraction(space, genome, dims)
+            program = extraction.program()
         except Rejected as rejected:
             plainer = _plainer(space, genome, rejected.eclass)
             if plainer is None:
@@ -87,7 +88,7 @@ def _pruned(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[Prog
             genome = plainer
             notes.append(rejected.detail)
         else:
-            return program, Fitted(genome, tuple(notes))
+            return extraction, program, Fitted(genome, tuple(notes))
 
 
 def _plainer(space: Space, genome: Genome, eclass: int | None) -> Genome | None:
@@ -103,10 +104,7 @@ def _plainer(space: Space, genome: Genome, eclass: int | None) -> Genome | None:
 
 def kernel_classes(space: Space, genome: Genome, dims: Mapping[str, int]) -> list[int]:
     """The e-class that each kernel of `extract` computes, in the order of its kernels. Raises Rejected."""
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
-    extraction = _Extraction(space, genome, dims)
-    extraction.program()
-    return extraction.computed
+    return _pruned(space, genome, dims)[0].computed
 
 
 def bind(program: Program, binding: Binding) -> Program:
