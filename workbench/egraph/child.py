@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from bisect import bisect_right
+from collections.abc import Collection
 from typing import Any, BinaryIO
 
 import msgspec
@@ -54,7 +55,7 @@ class Library:
 
     The program saturated last stays until the next one, for questions about it."""
 
-    def __init__(self, files: list[tuple[str, str]]) -> None:
+    def __init__(self, files: list[tuple[str, str]], without: Collection[str] = ()) -> None:
         self.egraph = bindings.EGraph(no_decomp=True)
         self.egraph.set_report_level(bindings.TimeOnly())
         self.rules: list[RuleInfo] = []
@@ -77,7 +78,12 @@ class Library:
             commands = self.egraph.parse_program(text, name)
             line_starts = [m.end() for m in re.finditer(b"\n", text.encode())]  # spans count bytes
             for command in commands:
-                self.run(self._named(command, name, line_starts))
+                before = len(self.rules)
+                named = self._named(command, name, line_starts)
+                if any(rule.name in without for rule in self.rules[before:]):
+                    del self.rules[before:]
+                else:
+                    self.run(named)
 
     def run(self, command: Any) -> None:
         """Run a command of the library that `_named` has seen."""
@@ -263,7 +269,7 @@ def main() -> None:
         try:
             if isinstance(request, LoadLibrary):
                 began = time.perf_counter()
-                library = Library(request.files)
+                library = Library(request.files, request.without)
                 frames.send(out, LibraryLoaded(library.rules, time.perf_counter() - began))
             else:
                 assert library is not None

@@ -8,9 +8,10 @@ from workbench.egraph.snapshot import SnapshotData
 
 
 class LoadLibrary(msgspec.Struct, frozen=True, tag="load"):
-    """(name, text) of each rule file, in loading order."""
+    """(name, text) of each rule file, in loading order. The rules named in `without` are left out."""
 
     files: list[tuple[str, str]]
+    without: list[str] = []
 
 
 class Saturate(msgspec.Struct, frozen=True, tag="saturate"):

@@ -11,12 +11,20 @@ from workbench.errors import ModelError, printable
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
-from workbench.ir.dtype import DType
+from workbench.ir.dtype import BY_TERM, DType
 from workbench.ir.expr import Expr
 from workbench.ir.hlir import Graph, Node, Operand
 from workbench.ir.layout import Shape
 
 ROOT = "$root"
+EMITTED = frozenset(
+    {
+        "MNum", "MVar", "MIter", "MAdd", "MMul", "MDiv", "MMod", "ENil", "ECons", "RNil", "RCons",
+        *BY_TERM, *ops.ELEMENTWISE,
+        "Input", "Load", "Immediate", "Iota", "Cast", "Gather", "Sum", "Max", "CustomOp", "row_major", "whole",
+    }
+)  # fmt: skip
+"""The constructors and facts that programs are written in."""
 
 
 @dataclass(frozen=True, slots=True)

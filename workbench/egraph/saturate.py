@@ -104,10 +104,12 @@ class _Doing:
 
 
 class Saturator:
-    """Saturates programs over one rule library. `rules` lists every rule, whether it fires or not."""
+    """Saturates programs over one rule library, the rules named in `without` left out. `rules` lists every rule,
+    whether it fires or not."""
 
-    def __init__(self, files: Sequence[RuleFile], limits: Limits | None = None) -> None:
+    def __init__(self, files: Sequence[RuleFile], limits: Limits | None = None, without: Sequence[str] = ()) -> None:
         self.files = files
+        self.without = without
         self.limits = limits or Limits()
         self._process: subprocess.Popen[bytes] | None = None
         self._rules: list[RuleInfo] | None = None
@@ -143,7 +145,7 @@ class Saturator:
             start_new_session=True,  # Ctrl-C is for the parent, which ends the child
             env={**os.environ, "LUMINAL_SATURATION_BYTES": str(self.limits.memory_bytes), "RUST_BACKTRACE": "0"},
         )
-        self._send(LoadLibrary([(f.name, f.text) for f in self.files]))
+        self._send(LoadLibrary([(f.name, f.text) for f in self.files], list(self.without)))
 
     def saturate(self, program: str, on_step: Callable[[StepDone], None] | None = None) -> Saturated:
         """Saturate one program. Where a limit ends it, `stopped` says so and `culprit` names the rule that ran away.

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import msgspec
 
+from workbench.errors import NotViableError
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
 from workbench.ir.dtype import DType
@@ -126,6 +127,10 @@ class Snapshot:
         """Children of an e-node: e-classes, or -(j + 1) for a literal."""
         return self._children[self._start[node] : self._start[node + 1]]
 
+    def is_subsumed(self, node: int) -> bool:
+        """Whether rules no longer see an e-node."""
+        return bool(self.data.subsumed[node])
+
     def made_by(self, node: int) -> str | None:
         """The rule that made an e-node first; None where the program did, or it is not known."""
         rule = self._made_by[node] if self._made_by else -1
@@ -158,10 +163,14 @@ class Snapshot:
         if found is None:
             items: list[Expr] = []
             at = eclass
+            passed: set[int] = set()
             while True:
                 node = self.nodes_of[at][0]
                 if self.op(node) == "ENil":
                     break
+                if at in passed:
+                    raise NotViableError("a list contains itself: a rule made lists equal that are not")
+                passed.add(at)
                 head, at = self.children(node)
                 items.append(self.expr(head))
             found = self._lists[eclass] = tuple(items)
@@ -185,7 +194,7 @@ class Snapshot:
                 owner = self._node_class[node]
                 if owner in self._exprs:
                     continue
-                value = self._expr_of(node)
+                value = self.expr_of(node)
                 if value is None:
                     left.append(node)
                 else:
@@ -194,7 +203,9 @@ class Snapshot:
                 return
             pending = left
 
-    def _expr_of(self, node: int) -> Expr | None:
+    def expr_of(self, node: int) -> Expr | None:
+        """What an e-node of sort Expression says over the smallest expressions of its children; None where those are
+        not known yet."""
         children = self.children(node)
         match self.op(node):
             case "MNum":

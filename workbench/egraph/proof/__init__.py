@@ -1,0 +1,1 @@
+"""Proof of a rule library: the meaning of every e-node in numbers, random programs, examples, lint."""
