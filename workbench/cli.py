@@ -251,6 +251,25 @@ def _rules(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_rules(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from workbench.egraph.proof import check
+
+    def progress(line: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{line:<60}", end="", file=sys.stderr, flush=True)
+
+    directory = None if options.directory is None else Path(options.directory)
+    checked = check.check_rules(
+        directory, programs=options.programs, seconds=options.seconds, seed=options.seed, on_progress=progress
+    )
+    progress("")
+    progress("\r")
+    print(json.dumps(check.as_json(checked)) if options.json else check.as_text(checked, options.all))
+    return 1 if checked.refuted or (options.strict and checked.doubtful) else 0
+
+
 def _xray(options: argparse.Namespace) -> int:
     import tempfile
     from pathlib import Path
@@ -436,6 +455,18 @@ def _setup_rules(command: argparse.ArgumentParser) -> None:
     _rule_options(command)
 
 
+def _setup_check_rules(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "directory", metavar="DIR", nargs="?", help="rules of your own, or a library with its base.egg (built-in)"
+    )
+    command.add_argument("--programs", type=_whole, default=160, metavar="N", help="random programs for each target")
+    command.add_argument("--seconds", type=_count, default=120, metavar="S", help="most seconds of random programs")
+    command.add_argument("--seed", type=_whole, default=0, metavar="S")
+    command.add_argument("--all", action="store_true", help="list the proved rules too")
+    command.add_argument("--strict", action="store_true", help="exit 1 for lint and for rules that never fired too")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
 def _setup_xray(command: argparse.ArgumentParser) -> None:
     _model_options(command)
     _target_option(command)
@@ -492,6 +523,7 @@ COMMANDS: dict[
     "compile": (_compile, "compile a model and print the report", _setup_compile),
     "run": (_run, "compile a model, or reuse the best known, and execute it", _setup_run),
     "rules": (_rules, "saturate only, and print the rule table", _setup_rules),
+    "check-rules": (_check_rules, "prove and lint a rule library: random programs, its examples", _setup_check_rules),
     "xray": (_xray, "how far a rule's premises hold, and what stops the first that fails", _setup_xray),
     "explore": (_explore, "the e-nodes of an e-class, who made each, and what the best candidate uses", _setup_explore),
     "inspect": (_inspect, "operator coverage, shapes, breaks and groups, without compiling", _setup_inspect),

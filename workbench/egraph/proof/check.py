@@ -35,6 +35,11 @@ class Checked:
         """Rules that are wrong, or whose examples do not hold."""
         return [p for p in self.proofs if p.verdict in ("refuted", "failed")]
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether the lint found something, or a rule never fired."""
+        return bool(self.findings) or any(p.verdict == "never fired" for p in self.proofs)
+
 
 def check_rules(
     directory: Path | None = None,
