@@ -243,6 +243,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _rules(options: argparse.Namespace) -> int:
+    if options.scaling is not None:
+        return _scaling(options)
+    if options.group is not None:
+        raise InputError("--group says which chunk --scaling repeats", "give --scaling too")
     from workbench.session.headless import rules_report
     from workbench.session.rule_table import rule_table
 
@@ -268,6 +272,21 @@ def _check_rules(options: argparse.Namespace) -> int:
     progress("\r")
     print(json.dumps(check.as_json(checked)) if options.json else check.as_text(checked, options.all))
     return 1 if checked.refuted or (options.strict and checked.doubtful) else 0
+
+
+def _scaling(options: argparse.Namespace) -> int:
+    import tempfile
+    from pathlib import Path
+
+    from workbench.session.scaling import as_text, parse_sizes, scaling_report
+
+    sizes = parse_sizes(options.scaling)
+    with tempfile.TemporaryDirectory() as scratch:
+        report = scaling_report(
+            _spec(options), sizes, options.group, Path(scratch), lambda line: print(line, file=sys.stderr)
+        )
+    print(json.dumps(report) if options.json else as_text(report))
+    return 0
 
 
 def _xray(options: argparse.Namespace) -> int:
@@ -453,6 +472,8 @@ def _setup_rules(command: argparse.ArgumentParser) -> None:
     _model_options(command)
     _target_option(command)
     _rule_options(command)
+    command.add_argument("--scaling", metavar="N,N,..", help="saturate so many copies of the repeating chunk")
+    command.add_argument("--group", type=_whole, metavar="G", help="the group whose chunk --scaling repeats")
 
 
 def _setup_check_rules(command: argparse.ArgumentParser) -> None:
