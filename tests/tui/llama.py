@@ -269,6 +269,7 @@ class FakeClient:
     live: bool = True
     rows: dict[int, list[ev.NodeRow]] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
+    paths: dict[str, Path] = field(default_factory=dict)
     sent: list[ev.AnyCommand] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     closed: bool = False
@@ -297,6 +298,9 @@ class FakeClient:
     def node_rows(self, chunk: int) -> list[ev.NodeRow]:
         self.asked.append(chunk)
         return self.rows[chunk] if chunk in self.rows else node_rows(chunk)
+
+    def rule_path(self, file: str, rule: str = "") -> Path | None:
+        return self.paths.get(file)
 
     async def close(self) -> None:
         self.closed = True

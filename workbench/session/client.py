@@ -18,6 +18,7 @@ import msgspec
 from workbench.errors import SessionError
 from workbench.session import events as ev
 from workbench.session.eclass import EClassPage
+from workbench.session.library import directories, locate
 from workbench.session.spec import SessionSpec, checked
 from workbench.session.store import SessionStore, SessionSummary, new_session_directory, recent_sessions
 
@@ -61,6 +62,10 @@ class Client(Protocol):
         """Nodes of a chunk, [] while they are not there."""
         ...
 
+    def rule_path(self, file: str, rule: str = "") -> Path | None:
+        """The path of a rule file that a rule or an error names; None where there is none, or none of this session."""
+        ...
+
     async def close(self) -> None:
         """Detach; the engine goes on."""
         ...
@@ -101,6 +106,16 @@ class ReplayClient:
     def node_rows(self, chunk: int) -> list[ev.NodeRow]:
         """See Client."""
         return self.store.node_rows(chunk)
+
+    def rule_path(self, file: str, rule: str = "") -> Path | None:
+        """See Client."""
+        spec = self.store.read_spec()
+        program = Path(spec.model)
+        if program.suffix != ".egg":
+            return locate(directories(spec), file, rule)
+        if file in (spec.model, program.name) and program.is_file():
+            return program.absolute()
+        return locate((program.parent,), file, rule)
 
     async def close(self) -> None:
         """See Client."""

@@ -229,7 +229,11 @@ def _row(row: Row, quantities: Sequence[Quantity], width: int) -> Iterator[Line]
 
     if width >= WIDE:
         cells = _label_width(len(quantities), width)
-        line: Line = [label(f"{mark} {printable(row.label)}", cells)]
+        said = f"{mark} {printable(row.label)}"
+        if len(said) >= cells:
+            yield [(_cut(said, width), role)]
+            said = ""
+        line: Line = [label(said, cells)]
         for side in ("before", "after"):
             for quantity, p in zip(quantities, row.pairs, strict=True):
                 shown = _shown(getattr(p, side), quantity)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 from loguru import logger
@@ -15,13 +15,27 @@ from workbench.egraph.saturate import Saturator
 from workbench.errors import SessionError, WorkbenchError, printable
 from workbench.session import events as ev
 from workbench.session.library import Signature, changed_files, directories, place_of, signature
-
-if TYPE_CHECKING:
-    from workbench.session.session import CompileSession
+from workbench.session.spec import SessionSpec
 
 LOOK_SECONDS = 1.0
 MOST_OF_THE_TIME = 0.05
 """The part of a second that looking may take: a slow or large directory is looked at less often."""
+
+
+class Watched(Protocol):
+    """The session whose rules are watched."""
+
+    spec: SessionSpec
+    rules_in_use: tuple[RuleFile, ...] | None
+    """What they are compared with: the files of the last saturation; None before one."""
+
+    def library(self) -> tuple[RuleFile, ...]:
+        """The files as they are now. Raises RuleError."""
+        ...
+
+    def emit(self, event: ev.AnyEvent) -> None:
+        """Tell."""
+        ...
 
 
 class LibraryWatch:
@@ -30,7 +44,7 @@ class LibraryWatch:
 
     Polling, since the files may lie on a network file system, which notifies nobody of what others write."""
 
-    def __init__(self, session: CompileSession, ask: Callable[[ev.Rerun], None]) -> None:
+    def __init__(self, session: Watched, ask: Callable[[ev.Rerun], None]) -> None:
         self.session = session
         self._roots = directories(session.spec)
         self._ask = ask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -13,10 +14,11 @@ from textual.binding import BindingType
 from textual.command import Provider
 
 from workbench.errors import WorkbenchError, printable
-from workbench.session.events import AnyCommand
+from workbench.session.events import AnyCommand, LookAtRules
 from workbench.tui.commands import KeyCommands
 from workbench.tui.feed import Feed
 from workbench.tui.scene import Scene
+from workbench.tui.screens.difference import DifferenceScreen, Other, PickRunScreen
 from workbench.tui.screens.log import LogScreen
 from workbench.tui.screens.open import OpenScreen
 from workbench.tui.screens.workbench import WorkbenchScreen
@@ -164,6 +166,45 @@ class WorkbenchApp(App[None]):
             except OSError:
                 where = ""
         self.toast(f"Copied {text.count(chr(10)) + 1} line{'s' if chr(10) in text else ''}{where}")
+
+    def compare(self) -> None:
+        """Show what changed since the run before, or have the person pick what to compare with."""
+        run = self.scene.view.baseline
+        if run is not None and self.scene.view.saturated:
+            self.push_screen(DifferenceScreen(self.scene, Other(run=run)))
+        else:
+            self.choose_comparison()
+
+    def choose_comparison(self) -> None:
+        """Have the person pick an earlier run or another session to compare with."""
+
+        def picked(other: Other | None) -> None:
+            if other is not None:
+                self.push_screen(DifferenceScreen(self.scene, other))
+
+        if self.scene.client is None:
+            self.toast("No session is open; o opens one.")
+        elif not self.scene.view.groups:
+            self.toast("There is nothing to compare yet: the model is not split.")
+        else:
+            self.push_screen(PickRunScreen(self.scene), picked)
+
+    async def edit(self, file: str, line: int, rule: str = "") -> None:
+        """Open a rule file of the session in the person's editor, and have the engine look at it afterwards."""
+        from workbench.tui.editor import edit
+
+        client = self.scene.client
+        try:
+            path = client.rule_path(file, rule) if client is not None else None
+            if path is None:
+                self.toast(f"{file} is in no rule directory of this session.", "warning")
+                return
+            edit(self, path, line)
+        except WorkbenchError as error:
+            self.toast(str(error), "warning")
+        if client is not None and not client.read_only and self.scene.connected:
+            with contextlib.suppress(OSError, WorkbenchError):  # gone: the header says so
+                await client.send(LookAtRules())
 
     def toast(self, message: str, severity: str = "information") -> None:
         """A short message that goes away."""

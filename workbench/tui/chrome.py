@@ -69,6 +69,9 @@ def header(scene: Scene, width: int, look: Look) -> Text:
     add(6, fmt.clock(scene.elapsed), colors.text, right=True)
     if view.opened is not None:
         add(2, f"seed {view.seed}", colors.dim, right=True)
+    disk = view.rules_on_disk
+    if disk is not None and scene.connected and not scene.read_only:
+        add(8, "rules broken" if disk.error else "rules changed", colors.bad if disk.error else colors.warn, right=True)
     name, color = state(scene, look)
     fields.append(Field(9, Text(name, style=f"bold {color}"), right=True))
     separator = Text(f" {glyphs.middot} ", style=colors.faint)

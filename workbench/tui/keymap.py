@@ -55,6 +55,8 @@ KEYS = (
     Key("pane('search')", "4", "search", "Go to the search", "app"),
     Key("next_pane", "tab", "next pane", "Go to the next pane", "app", palette=False),
     Key("previous_pane", "shift+tab", "previous pane", "Go to the previous pane", "app", palette=False),
+    Key("compare", "D", "compare", "What differs from an earlier run, or from another session", "app"),
+    Key("edit_error", "E", "edit error", "Open the place of the error in the rules in $VISUAL or $EDITOR", "app"),
     Key("log", "l", "log", "Show the session's log", "app"),
     Key("theme", "t", "dark/light", "Switch between the dark and the light theme", "app"),
     Key("help", "?", "help", "All keys, and what the panes show", "app"),
@@ -100,6 +102,8 @@ KEYS = (
         hint=True,
     ),
     Key("rule_view", "v", "view", "Rules, rulesets, or functions, with their sizes over the steps", "rules", hint=True),
+    Key("edit_rule", "e", "edit", "Open the rule at its line in $VISUAL or $EDITOR", "rules", hint=True),
+    Key("differences", "d", "differences", "Show what changed since the run before, or not", "rules", hint=True),
     Key("all_groups", "a", "all groups", "Sum over all groups, or only the selected one", "rules", hint=True),
 )
 

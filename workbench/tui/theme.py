@@ -85,6 +85,8 @@ class Glyphs:
     zero: str
     ellipsis: str
     left: str
+    arrow: str
+    """between what was and what is"""
     axis_v: str
     axis_h: str
     axis_corner: str
@@ -111,6 +113,7 @@ UNICODE = Glyphs(
     zero="·",
     ellipsis="…",
     left="←",
+    arrow="→",
     axis_v="│",
     axis_h="─",
     axis_corner="└",
@@ -137,6 +140,7 @@ ASCII = Glyphs(
     zero="-",
     ellipsis="..",
     left="<-",
+    arrow="->",
     axis_v="|",
     axis_h="-",
     axis_corner="+",

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.events import Resize
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Static
 
 from workbench.errors import printable
 from workbench.session import growth
@@ -18,6 +19,7 @@ from workbench.session.events import GroupSaturated, RuleRow
 from workbench.session.view import SaturationView
 from workbench.tui import format as fmt
 from workbench.tui import keymap
+from workbench.tui.panes import rule_changes
 from workbench.tui.panes.pane import Pane
 from workbench.tui.panes.rule_columns import FUNCTIONS, RULES, RULESETS, TABLES, Column, Painter, Table
 from workbench.tui.scene import Scene
@@ -74,6 +76,12 @@ class RulesTable(DataTable[Text]):
     def action_all_groups(self) -> None:
         self.pane.toggle_all_groups()
 
+    def action_edit_rule(self) -> None:
+        self.pane.ask_edit()
+
+    def action_differences(self) -> None:
+        self.pane.toggle_differences()
+
     def action_rule_view(self) -> None:
         self.pane.next_view()
 
@@ -92,20 +100,49 @@ class RulesPane(Pane):
             self.rule = rule
             self.group = group
 
+    class EditAsked(Message):
+        """Open this rule in the editor."""
+
+        def __init__(self, rule: RuleRow) -> None:
+            super().__init__()
+            self.rule = rule
+
     def __init__(self) -> None:
         super().__init__()
         self.table = RulesTable()
+        self.notes = Static("", id="rules-notes", markup=False)
+        self.notes.display = False
         self.view = RULES
-        self.sort_column = RULES.sort
+        self.sorted_by = RULES.columns[RULES.sort].title
+        self.differences = True
+        """Show what changed since the run before, where there was one."""
+        self.changes: rule_changes.Changes | None = None
         self.inverted = False
         self.all_groups = False
+        self._noted: list[Text] = []
         self._filter = ""
         self._shown: object = None
+        self._compared: object = None
         self._rows: list[Any] = []
         self._results: list[GroupSaturated] = []
 
     def body(self) -> Widget:
         return self.table
+
+    def compose(self) -> ComposeResult:
+        yield self.notes
+        yield from super().compose()
+
+    @property
+    def shown_view(self) -> Table:
+        """The view with what changed in it."""
+        return rule_changes.table(self.changes) if self.view is RULES and self.changes is not None else self.view
+
+    @property
+    def sort_column(self) -> int:
+        """The place of the column that is sorted by."""
+        titles = [column.title for column in self.shown_view.columns]
+        return titles.index(self.sorted_by) if self.sorted_by in titles else self.view.sort
 
     @property
     def group(self) -> int | None:
@@ -116,28 +153,43 @@ class RulesPane(Pane):
         super().paint(scene)
         states = {group: state for group, state in scene.view.saturation.items() if state.result is not None}
         results = [state.result for state in states.values() if state.result is not None]
-        shown = (self.group, [id(result) for result in results], self._key())
+        bests = [(index, search.best_ms) for index, search in scene.view.search.items()] if scene.view.runs else []
+        shown = (self.group, [id(result) for result in results], scene.view.run, self._key())
+        if (shown, bests) != self._compared:
+            self._compared = (shown, bests)
+            self.changes = rule_changes.changes(scene.view, self.group) if self.differences else None
         if shown != self._shown:
             self._shown, self._results = shown, results
             self._fill([state for group, state in states.items() if self.group in (None, group)])
 
+        self._note()
+
+    def _note(self) -> None:
+        """Write the lines above the table; without any, the table has the room."""
+        lines = rule_changes.notes(self.scene, self.changes, look(self), max(20, self.size.width - 2))
+        if lines != self._noted:
+            self._noted = lines
+            self.notes.display = bool(lines)
+            self.notes.update(Text("\n").join(lines))
+
     def _key(self) -> object:
-        return (self.view.title, self.sort_column, self.inverted, self._filter, look(self), self.table.size.width)
+        order = (self.sorted_by, self.inverted, self._filter)
+        return (self.view.title, self.differences, order, look(self), self.table.size.width)
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self.paint, self.scene)
 
     def _name_width(self, rows: list[Any]) -> int:
         """The names get what the near columns leave, as far as they need it."""
-        columns = self.view.columns
-        others = sum(column.width + 2 for column in columns[1 : self.view.near])
+        columns = self.shown_view.columns
+        others = sum(column.width + 2 for column in columns[1 : self.shown_view.near])
         longest = max((cell_len(printable(row.name)) for row in rows), default=0)
         return max(columns[0].width, min(longest, self.table.size.width - others - 3, LONGEST_NAME))
 
     def sort_by(self, column: int, *, invert: bool = False) -> None:
         """Sort by a column, in its natural order unless `invert` turns the present one round."""
-        columns = self.view.columns
-        self.sort_column = column % len(columns)
+        columns = self.shown_view.columns
+        self.sorted_by = columns[column % len(columns)].title
         self.inverted = not self.inverted if invert else False
         self.paint(self.scene)
         at = sum(columns[i].width + 2 for i in range(1, self.sort_column))
@@ -149,7 +201,7 @@ class RulesPane(Pane):
     def next_view(self) -> None:
         """From rules to rulesets to functions, and round."""
         self.view = TABLES[(TABLES.index(self.view) + 1) % len(TABLES)]
-        self.sort_column, self.inverted = self.view.sort, False
+        self.sorted_by, self.inverted = self.view.columns[self.view.sort].title, False
         self._rows = []
         self.table.scroll_to(0, 0, animate=False)
         self.paint(self.scene)
@@ -160,6 +212,16 @@ class RulesPane(Pane):
         row = self._selected()
         if isinstance(row, RuleRow):
             self.post_message(self.XrayAsked(row.name, self.group))
+
+    def ask_edit(self) -> None:
+        """Ask for the rule under the cursor in the editor."""
+        row = self._selected()
+        if isinstance(row, RuleRow):
+            self.post_message(self.EditAsked(row))
+
+    def toggle_differences(self) -> None:
+        self.differences = not self.differences
+        self.paint(self.scene)
 
     def _selected(self) -> Any:
         row = self.table.cursor_row
@@ -200,9 +262,11 @@ class RulesPane(Pane):
     def _fill(self, states: list[SaturationView]) -> None:
         every = self._every(states)
         words = self._filter.lower().split()
-        columns = self.view.columns
+        view = self.shown_view
+        columns = view.columns
         by = columns[self.sort_column]
-        rows = [row for row in every if all(word in self.view.words(row).lower() for word in words)]
+        gone = self.changes.removed() if self.changes is not None and self.view is RULES else []
+        rows = [row for row in (*every, *gone) if all(word in self.view.words(row).lower() for word in words)]
         rows.sort(key=lambda row: row.name)
         rows.sort(key=by.order, reverse=by.down is not self.inverted)
         total = sum(getattr(row, "seconds", 0.0) for row in every)
@@ -215,7 +279,7 @@ class RulesPane(Pane):
         for index, each in enumerate(columns):
             width = each.width if index else painter.name
             table.add_column(self._heading(index, each, the_look), width=width, key=each.title)
-        table.add_rows(_cells(self.view, row, painter) for row in rows)
+        table.add_rows(_cells(view, row, painter) for row in rows)
         at = next((place for place, row in enumerate(rows) if chosen is not None and row.name == chosen.name), 0)
         row = at if y else 0
         table.move_cursor(row=row, scroll=False)

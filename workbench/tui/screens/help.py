@@ -32,6 +32,8 @@ PANES = {
         "was there already; a rule that joins two classes without making an e-node is not counted. kind: the category.",
         "{zero} in matches: the rule never fired. The title counts those, and names the rule that ran away.",
         "Rulesets: rebuild is time behind the rules, e-nodes by how many the e-graph grew. Functions: facts too.",
+        "After a rerun: since run N says what changed, against the last run with other rules; change, made: matches",
+        "and e-nodes more or fewer; ratio: time as a factor. + new rules, - those gone, ~ those that match otherwise.",
     ),
     "X-ray": (
         "matches: bindings of the rule's variables that survive its premises down to this one, each counted once,",

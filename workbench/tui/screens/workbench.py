@@ -132,6 +132,9 @@ class WorkbenchScreen(Screen[None]):
     async def on_rules_pane_xray_asked(self, event: RulesPane.XrayAsked) -> None:
         await self.ask_xray(ev.Xray(rule=event.rule, group=event.group))
 
+    async def on_rules_pane_edit_asked(self, event: RulesPane.EditAsked) -> None:
+        await self.workbench.edit(event.rule.file, event.rule.line, event.rule.name)
+
     def on_graph_pane_xray_asked(self, event: GraphPane.XrayAsked) -> None:
         node, group = self.scene.selection.node, self.scene.selection.group
         if node is None:
@@ -229,6 +232,16 @@ class WorkbenchScreen(Screen[None]):
             return
         verb = "Removing the break" if node.id in self.scene.view.breaks else "Adding a break"
         await self.workbench.ask(ev.ToggleBreak(node=node.id), f"{verb} behind node {node.id}; splitting again.")
+
+    async def action_edit_error(self) -> None:
+        for place in (self.scene.view.rules_on_disk, self.scene.view.failure):
+            if place is not None and place.file:
+                await self.workbench.edit(place.file, place.line)
+                return
+        self.workbench.toast("No rule file is in error.")
+
+    def action_compare(self) -> None:
+        self.workbench.compare()
 
     def action_open(self) -> None:
         self.workbench.show_open()

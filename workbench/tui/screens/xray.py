@@ -28,6 +28,7 @@ class XrayScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,x,q", "close", "close", show=False),
         Binding("y", "copy", "copy", show=False),
+        Binding("e", "edit", "edit", show=False),
     ]
 
     def __init__(self, scene: Scene, question: Xray) -> None:
@@ -44,7 +45,7 @@ class XrayScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.board.border_title = " X-ray "
-        self.board.border_subtitle = " esc closes "
+        self.board.border_subtitle = " e opens the rule in the editor, esc closes "
         self.set_class(look(self).glyphs.border == "ascii", "ascii")
         self.board.focus()
 
@@ -74,6 +75,10 @@ class XrayScreen(ModalScreen[None]):
 
     def action_copy(self) -> None:
         self.app.copy("\n".join(line.plain.rstrip() for line in self.board.lines))  # type: ignore[attr-defined]
+
+    async def action_edit(self) -> None:
+        if self.answer is not None and self.answer.file:
+            await self.app.edit(self.answer.file, self.answer.line, self.answer.rule)  # type: ignore[attr-defined]
 
     def action_close(self) -> None:
         self.dismiss()
