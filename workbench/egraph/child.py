@@ -39,7 +39,9 @@ from workbench.egraph.messages import (
     XrayRequest,
     XrayResult,
 )
+from workbench.egraph.panics import explained, place
 from workbench.egraph.provenance import Provenance, as_rules, renamed
+from workbench.egraph.snapshot import Snapshot
 from workbench.egraph.stepping import Bounds, Clock, run_schedule
 from workbench.egraph.tables import signatures_of
 from workbench.egraph.xray import NotAskable, Parsed, Subject, xray
@@ -68,6 +70,10 @@ class Library:
         self.facts: set[str] = set()
         self.running = ""
         """The ruleset whose step has begun."""
+        self.steps = 0
+        """Steps that are over, of the program that is there."""
+        self.failure = ""
+        """What can be said of the panic that ended the last program; '' for nothing more than its message."""
         self.subject: Subject | None = None
         """The e-graph as one that is asked about; None before the first question about it."""
         self.provenance = Provenance()
@@ -167,6 +173,7 @@ def _saturated(
         if isinstance(message, StepBegun):
             library.running = message.ruleset
         else:
+            library.steps += 1
             for rule, count in message.matches.items():
                 library.fired[rule] = library.fired.get(rule, 0) + count
         frames.send(out, message)
@@ -175,13 +182,17 @@ def _saturated(
     bounds = Bounds(request.max_nodes, began + request.max_seconds, memory_limit(), request.max_steps)
     library.begin()
     try:
-        library.running = ""
+        library.running, library.steps, library.failure = "", 0, ""
         clock.run(*library.egraph.parse_program(request.program, "program.egg"))
         library.provenance.note_program(library.egraph)
         limit = run_schedule(
             library.egraph, [r.ruleset for r in library.rules], library.facts, bounds, clock, say
         )
-    except BaseException:
+    except BaseException as error:
+        if _is_failure(error) and library.running:
+            names = [r.name for r in library.rules]
+            left = Snapshot(take_snapshot(library.egraph, library.facts, library.provenance, names))
+            library.failure = explained(error, library.running, library.steps, library.rules, left)
         library.end()
         raise
     library.kept = (request.program, request.max_steps)
@@ -242,14 +253,12 @@ def answer_xray(library: Library, request: XrayRequest, out: BinaryIO) -> XrayRe
     return msgspec.structs.replace(result, fired=fired)
 
 
-def place(error: BaseException, ruleset: str = "") -> str:
-    """egglog's message with its place as file:line in front, on one line; a panic that has no place has `ruleset`."""
-    text = " ".join(str(error).split())
-    found = re.search(r"In (\d+):\d+(?:-\d+(?::\d+)?)? of ([^:]+): ?", text)
-    if not found:
-        return f"ruleset '{ruleset}': {text}" if ruleset else text
-    rest = (text[: found.start()] + text[found.end() :]).strip()
-    return f"{found.group(2)}:{found.group(1)}: {rest[:300]}"
+def _is_failure(error: BaseException) -> bool:
+    """Whether egglog says that something failed. Its own exception for panics derives from BaseException, and has no
+    name in its bindings."""
+    if isinstance(error, Exception):
+        return isinstance(error, bindings.EggSmolError)
+    return not isinstance(error, KeyboardInterrupt | SystemExit)
 
 
 def main() -> None:
@@ -287,7 +296,8 @@ def main() -> None:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # egglog's PanicException derives from BaseException
-            frames.send(out, Refused(place(error, library.running if library else "")))
+            said = library.failure if library and _is_failure(error) else ""
+            frames.send(out, Refused(said or place(error, library.running if library else "")))
             library = None if isinstance(request, LoadLibrary) else library
 
 

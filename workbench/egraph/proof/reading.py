@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from workbench.egraph.bindings import bindings
-from workbench.egraph.child import place
+from workbench.egraph.panics import place
 from workbench.egraph.premises import Premise, premises_of, sides
 from workbench.egraph.rules import RuleFile
 from workbench.errors import RuleError
