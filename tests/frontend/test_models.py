@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.frontend.sweep import computed
 from workbench.frontend import coverage, import_model
 from workbench.ir.hlir import is_contraction
-from workbench.ir.interpret import interpret
 
 SMALL = (
     "mlp_ts17",
@@ -23,7 +23,7 @@ SMALL = (
     "vit_tiny_4l_ts17",
     "whisper_encoder_tiny_2l_ts17",
 )
-LARGER = (
+LARGER = (  # the two largest, light_resnet50 and light_vgg19, are left to `python -m tests.frontend.sweep`
     "mlp_dynamo",
     "minilm_6l_dynamo",
     "qwen2_tiny_2l_ts17",
@@ -33,6 +33,11 @@ LARGER = (
     "resnet_small_bn_ts13",
     "resnet_small_dynamo",
     "ppocr_cls_v2",
+    "silero_vad_16k_sequence",
+    "basic_pitch_nmp",
+    "light_squeezenet",
+    "light_bvlc_alexnet",
+    "light_inception_v1",
 )
 GRAPH_ONLY = ("llama32_1b_16l_graph", "llama3_8b_32l_graph", "llama3_8b_32l_noopt_graph")
 
@@ -41,17 +46,7 @@ FindModel = Callable[[str], Path]
 
 def assert_matches_onnxruntime(path: Path) -> None:
     """Import and interpret the model at `path`; compare with the outputs stored beside it."""
-    graph = import_model(path).graph
-    stored = np.load(path.with_suffix(".npz"))
-    inputs = {key[3:]: stored[key] for key in stored.files if key.startswith("in_")}
-    expected = {key[4:]: stored[key] for key in stored.files if key.startswith("out_")}
-    dims = dict(graph.dims)
-    for node_id in graph.inputs:
-        node = graph[node_id]
-        for extent, value in zip(node.shape, inputs[node.op.name].shape, strict=True):
-            if not isinstance(extent, int):
-                dims[str(extent)] = value
-    found = interpret(graph, inputs, dims)
+    _, found, expected = computed(path)
     assert found.keys() == expected.keys()
     for name, want in expected.items():
         assert found[name].shape == want.shape

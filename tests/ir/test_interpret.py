@@ -124,18 +124,38 @@ def test_reductions_of_nothing_and_of_odd_values() -> None:
     assert one_node(ops.Reduce("MaxReduce"), [flags], (2,), dt.BOOL).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("slab", [1, 30, 1 << 22])
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "mk,kn->mn", "bmk,kn->bmn", "bmk,bnk->bmn", "abmk,bnk->abmn", "bk,k->b", "k,k->", "bk,bk->b", "k,nbk->bn",
+        "1mk,n1k->mn",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("dtype", [dt.F32, dt.I32], ids=str)
-def test_a_sum_of_products_is_a_matmul_in_slabs_of_any_size(
-    monkeypatch: pytest.MonkeyPatch, slab: int, dtype: DType
-) -> None:
-    monkeypatch.setattr(interpret, "SLAB_ELEMENTS", slab)
-    a, b = ((RNG.standard_normal(s) * 5).astype(dtype.numpy) for s in ((2, 3, 4), (4, 5)))
-    graph = Graph()
-    x = graph.add(ops.Input("x"), [], a.shape, dtype)
-    y = linear(graph, x, constant(graph, b))
-    graph.add(ops.Output("y"), [whole(y)], y.shape, dtype)
-    np.testing.assert_allclose(run(graph, x=a), a @ b, rtol=1e-5, atol=1e-5)
+def test_a_sum_of_products_is_a_contraction_whatever_each_operand_repeats(equation: str, dtype: DType) -> None:
+    extents = {"a": 2, "b": 3, "m": 4, "n": 5, "k": 6, "1": 1}
+    terms, result = equation.split("->")
+    names = [*result, "k"]
+    graph, arrays, operands = Graph(), [], []
+    for term in terms.split(","):
+        arrays.append((RNG.standard_normal([extents[c] for c in term]) * 5).astype(dtype.numpy))
+        order = sorted(range(len(term)), key=lambda i: names.index(term[i]) if term[i] in names else -1)
+        view = lay.permute(lay.contiguous(arrays[-1].shape), order)
+        kept = [term[i] for i in order if term[i] != "1"]
+        view = lay.reshape(view, tuple(extents[c] for c in kept))
+        assert view is not None
+        for axis, name in enumerate(names):
+            if name not in kept:
+                view = lay.insert_axis(view, axis)
+        view = lay.expand(view, (2, *(extents[c] for c in names)))
+        operands.append(Operand(constant(graph, arrays[-1]).id, view))
+    shape = (2, *(extents[c] for c in result))
+    product = graph.add(ops.Elementwise("Mul"), operands, (*shape, extents["k"]), dtype)
+    total = graph.add(ops.Reduce("SumReduce"), [whole(product)], shape, dtype)
+    graph.add(ops.Output("y"), [whole(total)], shape, dtype)
+    left, right = (x.reshape([n for n in x.shape if n != 1]) for x in arrays)
+    wanted = np.einsum(equation.replace("1", ""), left.astype(np.float64), right.astype(np.float64))
+    np.testing.assert_allclose(run(graph), np.broadcast_to(wanted, shape), rtol=1e-5, atol=1e-5)
 
 
 def test_a_sum_that_reads_its_product_another_way() -> None:

@@ -1,11 +1,12 @@
 """The NumPy interpreter of HLIR: the oracle that every compiled result is compared with. Plain, not fast.
 
-Sums accumulate in f64 (integers in i64). A sum over a product is taken in slabs, so that a matmul's product tensor is
-never held whole.
+Sums accumulate in f64 (integers in i64). A sum over a product is a matrix product in f64 over what its operands do not
+merely repeat, so that a matmul's product tensor is never held.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
@@ -15,8 +16,6 @@ from workbench.ir import layout as lay
 from workbench.ir import ops
 from workbench.ir.dtype import from_numpy
 from workbench.ir.hlir import Graph, Node, shape_values
-
-SLAB_ELEMENTS = 1 << 22
 
 RunCustomOp = Callable[[Node, list[np.ndarray]], np.ndarray]
 
@@ -155,16 +154,36 @@ def _reduce(
 
 
 def _reduce_product(graph: Graph, node: Node, values: Mapping[int, np.ndarray], dims: Mapping[str, int]) -> np.ndarray:
-    """Sum over a product that was not stored, in slabs of the product's leading axis."""
+    """Sum over a product that was not stored."""
     view = node.operands[0].layout
     product = graph[node.operands[0].source]
-    left, right = (_wide(lay.read(values[o.source], o.layout, dims)) for o in product.operands)
-    if view == lay.contiguous(product.shape) and left.ndim > 1 and left.size:
-        rows = max(1, SLAB_ELEMENTS // max(1, left.size // left.shape[0]))
-        parts = [np.sum(left[i : i + rows] * right[i : i + rows], axis=-1) for i in range(0, left.shape[0], rows)]
-        return np.concatenate(parts).astype(node.dtype.numpy).reshape(-1)
-    whole = np.ascontiguousarray(left * right).reshape(-1)
+    left, right = (lay.read(values[o.source], o.layout, dims) for o in product.operands)
+    if view == lay.contiguous(product.shape) and left.ndim and left.size:
+        return _contracted(left, right).astype(node.dtype.numpy).reshape(-1)
+    whole = np.ascontiguousarray(_wide(left) * _wide(right)).reshape(-1)
     return np.sum(lay.read(whole, view, dims), axis=-1).astype(node.dtype.numpy).reshape(-1)
+
+
+def _contracted(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The sum over the last axis of left * right, as one matrix product per combination of the axes that both vary
+    along. What an operand merely repeats is not copied."""
+    repeats = [[n > 1 and s == 0 for n, s in zip(x.shape, x.strides, strict=True)] for x in (left, right)]
+    axes = range(left.ndim - 1)
+    rows = [a for a in axes if repeats[1][a] and not repeats[0][a]]
+    columns = [a for a in axes if repeats[0][a] and not repeats[1][a]]
+    same = [a for a in axes if repeats[0][a] and repeats[1][a]]
+    batch = [a for a in axes if a not in rows and a not in columns and a not in same]
+    a, b = (
+        _wide(x[tuple(slice(0, 1) if drop[i] and i < x.ndim - 1 else slice(None) for i in range(x.ndim))])
+        for x, drop in zip((left, right), repeats, strict=True)
+    )
+    depth = left.shape[-1]
+    shape = [1 if i in same else left.shape[i] for i in (*batch, *same, *rows, *columns)]
+    heads = math.prod(left.shape[i] for i in batch)
+    a = a.transpose(*batch, *same, *rows, *columns, left.ndim - 1).reshape(heads, -1, depth)
+    b = b.transpose(*batch, *same, *columns, *rows, left.ndim - 1).reshape(heads, -1, depth)
+    result = np.matmul(a, b.swapaxes(1, 2)).reshape(shape).transpose(np.argsort([*batch, *same, *rows, *columns]))
+    return np.broadcast_to(result, left.shape[:-1])
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -68,6 +68,7 @@ def inspect_model(spec: SessionSpec, scratch: Path) -> dict[str, Any]:
         "parameters": imported.parameters,
         "missing_weights": len(imported.missing_weights),
         "dims": dict(graph.dims),
+        "fixed_dims": imported.fixed_dims,
         "inputs": [_port(graph, i) for i in graph.inputs],
         "outputs": [_port(graph, o) for o in graph.outputs],
         "breaks": [printable(c.begins_at) for c in chunks[1:]],
@@ -120,6 +121,9 @@ def as_text(result: dict[str, Any]) -> str:
     if graph["dims"]:
         dims = ", ".join(f"{n}={v}" for n, v in graph["dims"].items())
         lines.append(f"  named dimensions, with the values to profile at: {dims}")
+    if graph["fixed_dims"]:
+        dims = ", ".join(f"{n}={v}" for n, v in graph["fixed_dims"].items())
+        lines.append(f"  dimensions that decide what there is to compute, fixed at (--dim changes it): {dims}")
     lines += ["", f"  {graph['chunks']} chunks in {len(graph['groups'])} groups"]
     for i, g in enumerate(graph["groups"]):
         members = ", ".join(map(str, g["members"][:12])) + (", …" if len(g["members"]) > 12 else "")
