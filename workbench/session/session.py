@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,38 +32,24 @@ from workbench.search.ledger import Ledger
 from workbench.session import artifacts, known, verification
 from workbench.session import events as ev
 from workbench.session import saturation as sat
-from workbench.session.event_log import EventLog
 from workbench.session.executable import Executable
 from workbench.session.leading import keep_kernel_times
 from workbench.session.library import directories, place_of
-from workbench.session.log import levels_from_environment, open_log
+from workbench.session.recorded import Recorded, Stopped
 from workbench.session.reference import Expected, Reference, find_expected, interpret, representative_inputs
 from workbench.session.report import build_report
 from workbench.session.search_stage import GroupBest, search_group
 from workbench.session.spec import DEMO, SessionSpec, checked
 from workbench.session.split_stage import cut_graph, emit_programs
 from workbench.session.stitch_stage import stitch_chunks
-from workbench.session.store import (
-    CANDIDATES,
-    LOG,
-    REPORT,
-    SessionStore,
-    check_writable,
-    new_session_directory,
-    write_file,
-)
+from workbench.session.store import CANDIDATES, REPORT, check_writable, write_file
 from workbench.session.verification import WrongResult
-from workbench.session.view import SessionView
 from workbench.targets import resolved
 
 __all__ = ["CompileSession", "Stopped", "WrongResult"]
 
 
-class Stopped(Exception):
-    """The user cancelled the running work."""
-
-
-class CompileSession:
+class CompileSession(Recorded):
     """One model on its way through the stages. Each stage can be called on its own, in order:
 
     `import_model`, `split`, `saturate`, `search`, `stitch`, `verify`; `run` calls them all. Use as a context manager,
@@ -85,15 +69,9 @@ class CompileSession:
         elif options:
             spec = msgspec.structs.replace(spec, **options)
         spec = checked(spec)
-        levels_from_environment()
         self.target = resolved(spec.target)
         self._runtime: Runtime | None = None
-        self.on_event = on_event
-        self._cancel = threading.Event()
-        self._running = threading.Event()
-        self._running.set()
         self._saturator: Saturator | None = None
-        self._current = ""
         self.worker = DeviceWorker(self.target, spec.threads)
 
         self.imported: Imported | None = None
@@ -108,34 +86,11 @@ class CompileSession:
         self.expected: Expected | None = None
         self._reference: Reference | None = None
 
-        self.store = SessionStore(Path(spec.session) if spec.session else new_session_directory(spec.model))
-        self.store.acquire()
-        # Undone from the end: the records are closed before the worker is, so that no candidate is put down as crashed
-        # because its worker was ended.
-        self._closing: list[Callable[[], None]] = [self.store.release, self._end_children]
-        try:
-            self.spec = self.store.adopt(spec)
-            self._events = EventLog(self.store, self._tell)
-            self._closing.append(self._events.close)
-            self.ledger = Ledger(self.store / CANDIDATES)
-            self._closing.append(self.ledger.close)
-            self._closing.append(open_log(self.store / LOG, self._log_line))
-            self.store.write_spec(self.spec)
-            self._emit_opened()
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(spec, on_event)
 
-    def __enter__(self) -> CompileSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the child processes and give the directory back; again does nothing."""
-        while self._closing:
-            self._closing.pop()()
+    def _open_records(self) -> None:
+        self.ledger = Ledger(self.store / CANDIDATES)
+        self._closing.append(self.ledger.close)
 
     def _end_children(self) -> None:
         self.worker.close()
@@ -150,81 +105,18 @@ class CompileSession:
             self._runtime = get_runtime(self.target, self.spec.threads)
         return self._runtime
 
-    @property
-    def view(self) -> SessionView:
-        """What the session looks like now."""
-        return self._events.view
-
-    def _emit_opened(self) -> None:
-        self.emit(
-            ev.SessionOpened(
-                model=self.spec.model,
-                target=self.target,
-                strategy=self.spec.strategy,
-                seed=self.spec.seed,
-                limit=self.spec.limit,
-                breaks=self.spec.breaks,
-                pid=os.getpid(),
-                resumed=self._events.resumed,
-                device=device_name(self.target),
-            )
+    def _opened(self, resumed: bool) -> ev.SessionOpened:
+        return ev.SessionOpened(
+            model=self.spec.model,
+            target=self.target,
+            strategy=self.spec.strategy,
+            seed=self.spec.seed,
+            limit=self.spec.limit,
+            breaks=self.spec.breaks,
+            pid=os.getpid(),
+            resumed=resumed,
+            device=device_name(self.target),
         )
-
-    def emit(self, event: ev.AnyEvent) -> None:
-        """Stamp an event, write it down, fold it into the view, tell the listener."""
-        self._events.emit(event)
-
-    def _tell(self, event: ev.AnyEvent) -> None:
-        if self.on_event is not None:
-            self.on_event(event)
-
-    def _log_line(self, level: str, module: str, message: str) -> None:
-        self.emit(ev.LogLine(level=level, module=module, message=printable(message, 2000)))
-
-    @contextmanager
-    def _stage(self, name: str, detail: str = "") -> Iterator[None]:
-        self._check_open()
-        self.checkpoint()
-        began = time.perf_counter()
-        self._current = name
-        self.emit(ev.StageStarted(stage=name, detail=detail))
-        logger.debug("stage {} begins {}", name, detail)
-        try:
-            yield
-        finally:
-            self.emit(ev.StageFinished(stage=name, seconds=time.perf_counter() - began))
-
-    def pause(self) -> None:
-        """Stop before the next candidate until `resume`."""
-        if self._running.is_set():
-            self._running.clear()
-            self.emit(ev.Paused())
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        if not self._running.is_set():
-            self._running.set()
-            self.emit(ev.Resumed())
-
-    def cancel(self) -> None:
-        """Stop the running work at the next checkpoint; what was reached stays."""
-        self._cancel.set()
-        self._running.set()
-
-    def _check_open(self) -> None:
-        if not self._closing:
-            raise SessionError("the session is closed", "open it again")
-
-    def clear_cancel(self) -> None:
-        """Take back a `cancel` that found nothing to stop."""
-        self._cancel.clear()
-
-    def checkpoint(self) -> None:
-        """Blocks while paused; raises Stopped once cancelled."""
-        if not self._running.is_set():
-            self._running.wait()
-        if self._cancel.is_set():
-            raise Stopped
 
     @property
     def graph(self) -> Graph:
