@@ -289,7 +289,57 @@ def _scaling(options: argparse.Namespace) -> int:
     return 0
 
 
+def _is_program(model: str) -> bool:
+    return model.endswith(".egg")
+
+
+def _program_spec(options: argparse.Namespace) -> SessionSpec:
+    from workbench.session.spec import EGG, SessionSpec, checked
+
+    given = vars(options)
+    return checked(
+        SessionSpec(
+            kind=EGG,
+            model=options.model,
+            session=given.get("session"),
+            egg_nodes=given.get("egg_nodes"),
+            egg_seconds=given.get("egg_seconds"),
+            egg_memory=given.get("egg_memory"),
+            allow_files=given.get("allow_files", False),
+        )
+    )
+
+
+def _egg(options: argparse.Namespace) -> int:
+    spec = _program_spec(options)
+    if not options.json and sys.stdin.isatty() and sys.stdout.isatty():
+        return _app(spec, options)
+    from workbench.session.egg_report import as_text, run_program
+
+    report, error = run_program(spec)
+    try:
+        print(json.dumps(report) if options.json else as_text(report))
+    finally:
+        if error is not None:
+            raise error
+    return 0
+
+
+def _xray_program(options: argparse.Namespace) -> int:
+    from workbench.session.egg_xray import xray_program
+    from workbench.session.xray import as_text
+
+    for name, value in (("--rules", options.rules), ("--egg", options.egg), ("--group", options.group is not None)):
+        if value:
+            raise InputError(f"{name} is for models", "an .egg file brings its own rules and has no groups")
+    found = xray_program(_program_spec(options), options.rule, options.node)
+    print(json.dumps(found) if options.json else as_text(found))
+    return 0
+
+
 def _xray(options: argparse.Namespace) -> int:
+    if _is_program(options.model):
+        return _xray_program(options)
     import tempfile
     from pathlib import Path
 
@@ -414,7 +464,7 @@ def _open(options: argparse.Namespace) -> int:
             raise InputError(
                 f"{printable(options.model)}: no such file or session", "luminal-tui sessions lists the sessions"
             )
-        target = target or _spec(options)
+        target = target or (_program_spec(options) if _is_program(options.model) else _spec(options))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WorkbenchError("the workbench needs a terminal", "luminal-tui compile MODEL runs without one")
     return _app(target, options)
@@ -492,7 +542,9 @@ def _setup_xray(command: argparse.ArgumentParser) -> None:
     _model_options(command)
     _target_option(command)
     command.add_argument("--rule", required=True, metavar="NAME", help="its name, or FILE:LINE where it has none")
-    command.add_argument("--node", metavar="N", help="an HLIR node id as the graph pane shows it, or $tN of a program")
+    command.add_argument(
+        "--node", metavar="N", help="an HLIR node id as the graph pane shows it, or a $variable of a program"
+    )
     command.add_argument("--group", type=_whole, metavar="G", help="the group to ask in")
     command.add_argument("--rules", action="append", default=[], metavar="DIR", help="more rules")
     command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
@@ -522,6 +574,19 @@ def _setup_explore(command: argparse.ArgumentParser) -> None:
     command.add_argument("--egg", metavar="DIR", help="a rule library in place of the built-in one")
 
 
+def _setup_egg(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="FILE.egg", help="an egglog program")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_argument("--egg-nodes", type=_count, metavar="N", help="most e-nodes (default: 2000000)")
+    command.add_argument("--egg-seconds", type=_seconds, metavar="S", help="longest run (default: 120)")
+    command.add_argument("--egg-memory", type=_bytes, metavar="BYTES", help="most memory, as 512M or 8G (default: 8G)")
+    command.add_argument(
+        "--allow-files", action="store_true", help="let it read and write files outside its own directory"
+    )
+    command.add_argument("--session", metavar="DIR", help="session directory")
+    _app_options(command)
+
+
 def _setup_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -548,6 +613,7 @@ COMMANDS: dict[
     "xray": (_xray, "how far a rule's premises hold, and what stops the first that fails", _setup_xray),
     "explore": (_explore, "the e-nodes of an e-class, who made each, and what the best candidate uses", _setup_explore),
     "inspect": (_inspect, "operator coverage, shapes, breaks and groups, without compiling", _setup_inspect),
+    "egg": (_egg, "run any egglog program: its outputs, and what each of its rules does and costs", _setup_egg),
     "devices": (_devices, "what can run kernels here", _setup_json),
     "sessions": (_sessions, "recent sessions", _setup_json),
     "diff": (_diff, "what differs from session A to session B", _setup_diff),

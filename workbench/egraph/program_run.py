@@ -183,7 +183,7 @@ class ProgramRun:
         else:
             run(schedule, self._once)
         self.declared.note(command, source)
-        texts = list(_cut(str(o).rstrip("\n") for o in outputs if not isinstance(o, bindings.RunScheduleOutput)))
+        texts = list(cut(str(o).rstrip("\n") for o in outputs if not isinstance(o, bindings.RunScheduleOutput)))
         if texts or kind not in QUIET:
             self._say(
                 CommandDone(
@@ -319,7 +319,8 @@ def _short(text: str) -> str:
     return shown if len(shown) <= LONGEST_TEXT else shown[: LONGEST_TEXT - 1] + "…"
 
 
-def _cut(texts: Iterable[str]) -> Iterator[str]:
+def cut(texts: Iterable[str]) -> Iterator[str]:
+    """The outputs of one command, as far as there is room for them."""
     room = MOST_OUTPUT
     for text in texts:
         if len(text) <= room:

@@ -383,6 +383,12 @@ class ProgramRunner:
                 stack = "its stack ran over" if _STACK in self._said() else "see its words among the warnings"
                 return f"a crash of the engine: {stack}"
 
+    def kill(self) -> None:
+        """End the child under whoever waits for it, from any thread."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self, keep_errors: bool = False) -> None:
         """End the child."""
         process, self._process = self._process, None

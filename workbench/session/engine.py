@@ -23,11 +23,15 @@ from loguru import logger
 
 from workbench.errors import SessionError, WorkbenchError, printable
 from workbench.session import events as ev
+from workbench.session.egg import EggSession
+from workbench.session.egg_watch import ProgramWatch
 from workbench.session.explorer import Explorer, ExplorerDesk
-from workbench.session.session import CompileSession, Stopped
+from workbench.session.recorded import Stopped
+from workbench.session.session import CompileSession
+from workbench.session.spec import EGG
 from workbench.session.store import SessionStore
 from workbench.session.watch import LibraryWatch
-from workbench.session.xray import XrayDesk
+from workbench.session.xray import ModelXray, XrayDesk
 
 IDLE_SECONDS = 3600.0
 MAX_BACKLOG = 64 << 20
@@ -52,11 +56,19 @@ class Engine:
         """What clients asked for and the session thread has not begun; None ends it."""
         self._asked = threading.Condition()
         spec = msgspec.structs.replace(self.store.read_spec(), session=str(directory))
-        self.session = CompileSession(spec)
+        self.session: CompileSession | EggSession
+        self.watch: LibraryWatch | ProgramWatch
+        if spec.kind == EGG:
+            self.session = egg = EggSession(spec)
+            self.xrays = XrayDesk(egg, egg.xray, egg.runner.kill)
+            self.watch = ProgramWatch(egg, self._ask)
+        else:
+            self.session = compiling = CompileSession(spec)
+            asked = ModelXray(compiling)
+            self.xrays = XrayDesk(compiling, asked.answer, asked.close)
+            self.watch = LibraryWatch(compiling, self._ask)
         self.history: list[bytes] = self.store.read_events()
         self.session.on_event = self._on_event
-        self.xrays = XrayDesk(self.session)
-        self.watch = LibraryWatch(self.session, self._ask)
         self.explorer = ExplorerDesk(Explorer(self.store, lambda: self.session.view))
 
     def run(self) -> None:
@@ -227,7 +239,7 @@ class Engine:
         session = self.session
         match command:
             case ev.Rerun(stage=stage, new_seed=new_seed):
-                first = _earliest(session, stage)
+                first = session.earliest(stage)
                 session.restart(first, "new seed" if new_seed else "rerun", new_seed)
             case ev.ToggleBreak(node=node):
                 session.toggle_break(node)
@@ -259,22 +271,6 @@ async def _hang_up(client: asyncio.StreamWriter) -> None:
         await asyncio.wait_for(client.drain(), 2)
         client.close()
         await asyncio.wait_for(client.wait_closed(), 2)
-
-
-def _earliest(session: CompileSession, stage: str) -> str:
-    """`stage`, or an earlier one whose results are not there."""
-    if session.imported is None:
-        return "import"
-    wanted = ev.STAGES.index(stage)
-    for missing, first in (
-        (not session.groups, "split"),
-        (len(session.saturated) < len(session.groups), "saturate"),
-        (len(session.best) < len(session.groups), "search"),
-        (session.executable is None, "stitch"),
-    ):
-        if missing and ev.STAGES.index(first) < wanted:
-            return first
-    return stage
 
 
 def main() -> None:

@@ -37,6 +37,8 @@ class SessionOpened(Event, frozen=True, kw_only=True, tag="session_opened"):
     pid: int
     resumed: bool = False
     device: str = ""
+    kind: str = "compile"
+    """What the session does: `compile` a model, or run one `egg` program."""
 
 
 class StageStarted(Event, frozen=True, kw_only=True, tag="stage_started"):
@@ -316,7 +318,8 @@ class XrayDone(Event, frozen=True, kw_only=True, tag="xray_done"):
     rule: str
     file: str = ""
     line: int = 0
-    group: int
+    group: int | None
+    """None: the question is about an egglog program."""
     node: int | None = None
     variable: str | None = None
     root: str = ""
@@ -331,6 +334,70 @@ class XrayDone(Event, frozen=True, kw_only=True, tag="xray_done"):
     note: str = ""
     error: str = ""
     seconds: float = 0.0
+
+
+class ProgramRead(Event, frozen=True, kw_only=True, tag="program_read"):
+    """The text of an egglog program was read, and is about to run; it is the program of chunk 0."""
+
+    file: str
+    lines: int
+
+
+class ProgramCommand(Event, frozen=True, kw_only=True, tag="program_command"):
+    """A command of an egglog program did its work. `outputs` are egglog's own words, `steps` runs of rulesets in it."""
+
+    number: int
+    file: str
+    line: int
+    kind: str
+    text: str
+    outputs: list[str]
+    seconds: float
+    steps: int
+
+
+class FunctionRow(msgspec.Struct, frozen=True):
+    """A function of an e-graph. `kind` is constructor, function or relation (without `output`); `sizes` are its rows
+    over the steps, in few enough points to draw."""
+
+    name: str
+    kind: str
+    inputs: list[str]
+    output: str
+    rows: int
+    sizes: list[int]
+
+
+class RulesetRow(msgspec.Struct, frozen=True):
+    """A ruleset over all its runs. `seconds` are those of its rules; `nodes` the e-graph's e-nodes after its runs, in
+    few enough points to draw."""
+
+    name: str
+    rules: int
+    runs: int
+    matches: int
+    seconds: float
+    nodes: list[int]
+
+
+class ProgramFinished(Event, frozen=True, kw_only=True, tag="program_finished"):
+    """An egglog program is over. `outcome` is ok, failed (`error`, at file:line), or stopped: `stopped` says by what,
+    at file:line, and the rest is what was reached. `warnings` are the engine's."""
+
+    outcome: str
+    error: str = ""
+    stopped: str = ""
+    file: str = ""
+    line: int = 0
+    commands: int
+    steps: int
+    classes: int
+    nodes: int
+    functions: list[FunctionRow]
+    rulesets: list[RulesetRow]
+    warnings: list[str]
+    seconds: float
+    """Inside the engine."""
 
 
 class LogLine(Event, frozen=True, kw_only=True, tag="log"):
@@ -371,6 +438,9 @@ AnyEvent = (
     | Failed
     | RulesOnDisk
     | XrayDone
+    | ProgramRead
+    | ProgramCommand
+    | ProgramFinished
     | LogLine
     | SessionFinished
 )

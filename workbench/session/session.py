@@ -398,6 +398,21 @@ class CompileSession(Recorded):
         self.store.write_spec(self.spec)
         self.emit(ev.Restarted(stage=stage, reason=reason, seed=seed))
 
+    def earliest(self, stage: str) -> str:
+        """`stage`, or an earlier one whose results are not there."""
+        if self.imported is None:
+            return "import"
+        wanted = ev.STAGES.index(stage)
+        for missing, first in (
+            (not self.groups, "split"),
+            (len(self.saturated) < len(self.groups), "saturate"),
+            (len(self.best) < len(self.groups), "search"),
+            (self.executable is None, "stitch"),
+        ):
+            if missing and ev.STAGES.index(first) < wanted:
+                return first
+        return stage
+
     def check_break(self, node: int) -> None:
         """Raises WorkbenchError where `toggle_break` would."""
         if not 0 <= node < len(self.graph) or isinstance(self.graph[node].op, ops.Input | ops.Constant | ops.Output):

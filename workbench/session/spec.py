@@ -16,6 +16,8 @@ DEMO = "demo"
 DEFAULT_LIMIT = 120
 LEAST_EGG_MEMORY = 256 << 20
 """Bytes of address space that the saturation process needs to start at all."""
+COMPILE, EGG = "compile", "egg"
+"""Kinds of sessions: a model through all stages, or one egglog program."""
 
 
 class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,11 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one saturation, with its own defaults: e-nodes, seconds, bytes."""
     egg_seconds: float | None = None
     egg_memory: int | None = None
+    kind: str = COMPILE
+    """With `egg` the model is an egglog program: its files are relative to `working`; with `allow_files` they may be
+    anywhere."""
+    working: str = ""
+    allow_files: bool = False
     run: int = 0
     """Counts reruns: a rerun search tries and times everything anew."""
     toggled: tuple[int, ...] = ()
@@ -65,6 +72,8 @@ def checked(spec: SessionSpec) -> SessionSpec:
         raise WorkbenchError(f"'{printable(str(error.object))}' is not a name in UTF-8", "rename it") from None
     if spec.strategy not in STRATEGIES:
         raise WorkbenchError(f"--strategy: '{printable(spec.strategy)}' is not one of {', '.join(STRATEGIES)}")
+    if spec.kind not in (COMPILE, EGG):
+        raise WorkbenchError(f"'{printable(spec.kind)}' is not a kind of session")
     if spec.target not in CHOICES:
         raise WorkbenchError(f"--target: '{printable(spec.target)}' is not one of {', '.join(CHOICES)}")
     for name, value, least in (
@@ -78,12 +87,15 @@ def checked(spec: SessionSpec) -> SessionSpec:
     ):
         if value is not None and value < least:
             raise WorkbenchError(f"--{name}: {value} is less than {least}")
+    if spec.kind == EGG:
+        _check_file(spec.model, "an .egg file")
+        return spec if spec.working else msgspec.structs.replace(spec, working=os.getcwd())
     if spec.model != DEMO:
-        _check_file(spec.model)
+        _check_file(spec.model, "an ONNX file")
     return spec
 
 
-def _check_file(path: str) -> None:
+def _check_file(path: str, wanted: str) -> None:
     shown = printable(path)
     try:
         mode = os.stat(path).st_mode
@@ -92,7 +104,7 @@ def _check_file(path: str) -> None:
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}") from None
     if stat.S_ISDIR(mode):
-        raise ModelError(f"{shown} is a directory, not an ONNX file")
+        raise ModelError(f"{shown} is a directory, not {wanted}")
     if not stat.S_ISREG(mode):
         raise ModelError(f"{shown} is not a regular file")
 
@@ -105,7 +117,7 @@ def placed(spec: SessionSpec) -> SessionSpec:
 
     return msgspec.structs.replace(
         spec,
-        model=spec.model if spec.model == DEMO else os.path.abspath(spec.model),
+        model=spec.model if spec.model == DEMO else os.path.abspath(os.path.join(spec.working, spec.model)),
         rules=tuple(os.path.abspath(path) for path in spec.rules),
         egg=absolute(spec.egg),
         expected=absolute(spec.expected),

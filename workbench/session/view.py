@@ -59,6 +59,20 @@ class Results:
 
 
 @dataclass(slots=True)
+class ProgramView:
+    """An egglog program that runs or has run."""
+
+    read: ev.ProgramRead
+    commands: list[ev.ProgramCommand] = field(default_factory=list)
+    dropped: int = 0
+    """The first commands, where there are more than are kept."""
+    result: ev.ProgramFinished | None = None
+
+
+MOST_COMMANDS = 10_000
+
+
+@dataclass(slots=True)
 class SessionView:
     """A session as its events tell it. `apply` each event in order."""
 
@@ -74,6 +88,7 @@ class SessionView:
     verified: ev.Verified | None = None
     measured: ev.Measured | None = None
     failure: ev.Failed | None = None
+    program: ProgramView | None = None
     xray: ev.XrayDone | None = None
     """The last answer about a rule."""
     finished: ev.SessionFinished | None = None
@@ -178,6 +193,16 @@ class SessionView:
                 self.rules_on_disk = event if event.changed or event.error else None
             case ev.XrayDone():
                 self.xray = event
+            case ev.ProgramRead():
+                self.program = ProgramView(event)
+            case ev.ProgramCommand() if self.program is not None:
+                self.program.commands.append(event)
+                over = len(self.program.commands) - MOST_COMMANDS
+                if over > 0:
+                    del self.program.commands[:over]
+                    self.program.dropped += over
+            case ev.ProgramFinished() if self.program is not None:
+                self.program.result = event
             case ev.LogLine():
                 self.log.append(event)
                 del self.log[:-2000]

@@ -7,7 +7,7 @@ import difflib
 import queue
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import msgspec
 from loguru import logger
 
 from workbench.chunking import Group
+from workbench.egraph.messages import XrayResult
 from workbench.egraph.program import ChunkProgram
 from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Saturator
@@ -26,6 +27,7 @@ from workbench.session.spec import DEMO, SessionSpec
 from workbench.targets import resolved
 
 if TYPE_CHECKING:
+    from workbench.session.recorded import Recorded
     from workbench.session.session import CompileSession
 
 BROKEN = "the rule files as they are now cannot be read; this is with those that the groups were saturated with"
@@ -58,11 +60,18 @@ def xray_model(spec: SessionSpec, rule: str, node: str | None, group: int | None
         )
         _, programs, groups = split_and_group(imported.graph, spec.breaks)
         done = answer(saturator, groups, programs, rule, node, group)
-    found = ev.to_builtins(done)
-    for key in ("type", "at", "error", "note"):
+    found = printed(done)
+    found.pop("note")
+    return {"model": spec.model, "target": target, **found}
+
+
+def printed(done: ev.XrayDone) -> dict[str, Any]:
+    """An answer as `xray --json` has it."""
+    found: dict[str, Any] = ev.to_builtins(done)
+    for key in ("type", "at", "error"):
         found.pop(key)
     found["at"] = found.pop("place")
-    return {"model": spec.model, "target": target, **found}
+    return found
 
 
 def check_rule(saturator: Saturator, rule: str) -> None:
@@ -70,10 +79,7 @@ def check_rule(saturator: Saturator, rule: str) -> None:
     names = [r.name for r in saturator.rules]
     if rule in names:
         return
-    words = rule.lower().split()
-    close = [n for n in names if words and all(w in n.lower() for w in words)]
-    close += [n for n in difflib.get_close_matches(rule, names, 3, 0.5) if n not in close]
-    shown = ", ".join(f"'{printable(n, 80)}'" for n in close[:3])
+    shown = close_names(names, rule)
     raise InputError(
         f"there is no rule '{printable(rule, 80)}'",
         f"close to it: {shown}" if shown else "luminal-tui rules MODEL lists them",
@@ -90,6 +96,14 @@ def _of_another_target(rule: str, files: Sequence[RuleFile], whole: Sequence[Rul
                 f"ask with --target {targets}",
             )
     return None
+
+
+def close_names(names: Sequence[str], rule: str) -> str:
+    """Up to three names that have all the words of `rule`, or look like it, as text."""
+    words = rule.lower().split()
+    close = [n for n in names if words and all(w in n.lower() for w in words)]
+    close += [n for n in difflib.get_close_matches(rule, names, 3, 0.5) if n not in close]
+    return ", ".join(f"'{printable(n, 80)}'" for n in close[:3])
 
 
 def answer(
@@ -173,10 +187,15 @@ def _ask(
     steps: int | None,
 ) -> ev.XrayDone:
     result = saturator.xray(programs[group.representative].text, rule, variable, max_steps=steps)
+    return done_from(result, group.index, hlir, variable)
+
+
+def done_from(result: XrayResult, group: int | None, node: int | None, variable: str | None) -> ev.XrayDone:
+    """The event of an answer."""
     return ev.XrayDone(
-        rule=rule,
-        group=group.index,
-        node=hlir,
+        rule=result.rule,
+        group=group,
+        node=node,
         variable=variable,
         root=result.root,
         file=result.file,
@@ -197,11 +216,14 @@ def as_text(found: dict[str, Any]) -> str:
     """The X-ray for a person."""
     where = "at all e-classes"
     if found["variable"]:
-        where = f"{found['root'] or 'its root'} at node {found['node']} ({found['variable']})"
-    fired = f"{found['fired']} matches in the group" if found["fired"] else "it never fired in the group"
+        name = printable(found["variable"], 80)
+        name = name if found["node"] is None else f"node {found['node']} ({name})"
+        where = f"{found['root'] or 'its root'} at {name}"
+    inside = "program" if found["group"] is None else "group"
+    fired = f"{found['fired']} matches in the {inside}" if found["fired"] else f"it never fired in the {inside}"
     lines = [
         f"{printable(found['rule'])}  {printable(found['file'])}:{found['line']}",
-        f"  group {found['group']}, {where}; {fired}",
+        f"  {'' if found['group'] is None else f'group {found["group"]}, '}{where}; {fired}",
         "",
         "    matches  premise",
     ]
@@ -232,15 +254,17 @@ def reasons(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 class XrayDesk:
-    """Answers X-ray questions about a running session, one at a time, on a thread and in a child process of its own, so
-    that a search goes on meanwhile. Answers are events; a question that makes no sense is answered by its `error`."""
+    """Answers X-ray questions about a running session, one at a time, on a thread of its own, by `answer`, which `end`
+    ends. Answers are events; a question that makes no sense is answered by its `error`."""
 
-    def __init__(self, session: CompileSession) -> None:
+    def __init__(
+        self, session: Recorded, answer: Callable[[ev.Xray], ev.XrayDone], end: Callable[[], None]
+    ) -> None:
         self.session = session
+        self._answer = answer
+        self._end = end
         self._questions: queue.SimpleQueue[ev.Xray | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._saturator: Saturator | None = None
-        self._files: tuple[RuleFile, ...] = ()
         self._closed = False
 
     def ask(self, question: ev.Xray) -> None:
@@ -251,11 +275,10 @@ class XrayDesk:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread and its child process; what is not answered stays so."""
+        """End the thread; what is not answered stays so."""
         self._closed = True
         self._questions.put(None)
-        if self._saturator is not None:
-            self._saturator.close()
+        self._end()
         if self._thread is not None:
             self._thread.join(5)
 
@@ -276,7 +299,23 @@ class XrayDesk:
     def _over(self) -> bool:
         return self._closed
 
-    def _answer(self, question: ev.Xray) -> ev.XrayDone:
+
+class ModelXray:
+    """Answers about the groups of a model's session, from a child process of its own, so that a search goes on
+    meanwhile."""
+
+    def __init__(self, session: CompileSession) -> None:
+        self.session = session
+        self._saturator: Saturator | None = None
+        self._files: tuple[RuleFile, ...] = ()
+
+    def close(self) -> None:
+        """End the child process."""
+        if self._saturator is not None:
+            self._saturator.close()
+
+    def answer(self, question: ev.Xray) -> ev.XrayDone:
+        """Raises WorkbenchError for a question that makes no sense, or too early."""
         session = self.session
         groups, programs = session.groups, session.programs
         if not groups:
@@ -293,7 +332,7 @@ class XrayDesk:
         node = None if question.node is None else str(question.node)
         steps = {i: s.event.steps for i, s in session.saturated.items()}
         done = answer(saturator, groups, programs, question.rule, node, question.group, steps)
-        known = session.saturated.get(done.group)
+        known = None if done.group is None else session.saturated.get(done.group)
         if known is not None and known.rules_digest != digest_of(files):
             note = CHANGED
         return msgspec.structs.replace(done, note=note)
@@ -309,4 +348,4 @@ class XrayDesk:
 
 
 def _refused(question: ev.Xray, message: str) -> ev.XrayDone:
-    return ev.XrayDone(rule=question.rule, group=question.group or 0, node=question.node, error=message)
+    return ev.XrayDone(rule=question.rule, group=question.group, node=question.node, error=message)

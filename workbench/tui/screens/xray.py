@@ -58,7 +58,7 @@ class XrayScreen(ModalScreen[None]):
         done = scene.view.xray
         asked = self.question
         if self.answer is None and done is not None and done is not self._before:
-            same_group = asked.group in (None, done.group)
+            same_group = done.group is None or asked.group in (None, done.group)
             if (done.rule, done.node) == (asked.rule, asked.node) and same_group:
                 self.answer = done
         self.fill()
@@ -103,8 +103,10 @@ def xray_lines(done: XrayDone, look: Look, width: int) -> list[Text]:
         return lines
     middot = f" {glyphs.middot} "
     where = f"{done.root} at node {done.node} ({done.variable})" if done.variable else "all e-classes"
-    fired = f"{fmt.count(done.fired)} matches in the group" if done.fired else "it never fired in the group"
-    say(middot.join((f"{done.file}:{done.line}", f"group {done.group}", where, fired)), colors.dim)
+    inside = "program" if done.group is None else "group"
+    fired = f"{fmt.count(done.fired)} matches in the {inside}" if done.fired else f"it never fired in the {inside}"
+    group = [] if done.group is None else [f"group {done.group}"]
+    say(middot.join((f"{done.file}:{done.line}", *group, where, fired)), colors.dim)
     lines.append(Text(""))
     lines.append(Text(f"{'matches':>{MATCHES}}  {'':{BAR}}  premise", style=colors.dim))
     most = max((p.matches or 0 for p in done.premises), default=0)
