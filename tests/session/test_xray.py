@@ -15,7 +15,7 @@ from workbench.session import events as ev
 from workbench.session.session import CompileSession
 from workbench.session.spec import SessionSpec
 from workbench.session.view import SessionView
-from workbench.session.xray import XrayDesk
+from workbench.session.xray import model_desk
 
 KEYS = {"rule", "file", "line", "node", "premises", "first_failing", "found_instead"}
 LLAMA = "llama3_tiny_4l_ts17"
@@ -121,7 +121,7 @@ class TestDesk:
                     all_there.set()
 
         session.on_event = on_event
-        desk = XrayDesk(session)
+        desk = model_desk(session)
         try:
             for question in questions:
                 desk.ask(question)

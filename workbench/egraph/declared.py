@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench.egraph.bindings import bindings
 from workbench.egraph.messages import RuleInfo
+from workbench.egraph.provenance import constructors_of
 from workbench.egraph.xray import Parsed
 
 TABLES = ("function", "relation")
@@ -125,15 +126,9 @@ class Declared:
 
 def functions_of(command: Any) -> Iterator[tuple[str, str]]:
     """The functions that a command declares, with their kinds."""
+    for name, _ in constructors_of(command):
+        yield name, "constructor"
     match command:
-        case bindings.Datatype():
-            yield from ((variant.name, "constructor") for variant in command.variants)
-        case bindings.Datatypes():
-            for _, _, declared in command.datatypes:
-                if isinstance(declared, bindings.SubVariants):
-                    yield from ((variant.name, "constructor") for variant in declared.variants)
-        case bindings.Constructor():
-            yield command.name, "constructor"
         case bindings.FunctionCommand():
             yield command.name, "function"
         case bindings.Relation():

@@ -9,23 +9,18 @@ from __future__ import annotations
 import os
 import resource
 import select
-import sys
-from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from workbench import frames
+from workbench.egraph.child import memory_limit
 from workbench.egraph.messages import XrayBegun, XrayRefused, XrayResult
 from workbench.egraph.program_messages import AskRule, Halt, ProgramRequest, RunProgram
 from workbench.egraph.program_run import ProgramRun
+from workbench.egraph.stepping import SNAPSHOT_BYTES, address_space
 from workbench.egraph.tables import signatures_of
 from workbench.egraph.xray import NotAskable, Subject, xray
-
-MEMORY = "LUMINAL_SATURATION_BYTES"
-"""Environment variable: bytes of address space that this process may take."""
-SNAPSHOT_BYTES = 700
-"""What taking a snapshot needs per e-node, beside the e-graph."""
 
 
 class Child:
@@ -81,18 +76,9 @@ class Child:
         return msgspec.structs.replace(found, fired=fired)
 
 
-def address_space() -> int:
-    """Bytes of address space of this process, or of memory at its most where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return pages * resource.getpagesize()
-
-
 def main() -> None:
     """Serve requests on stdin until it closes. The engine's warnings go to stderr."""
-    limit = int(os.environ.get(MEMORY, 0))
+    limit = memory_limit()
     if limit:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)

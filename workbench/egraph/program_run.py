@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.egraph.bindings import bindings
-from workbench.egraph.child import take_snapshot
 from workbench.egraph.declared import Declared, Source
 from workbench.egraph.egglog_error import taken_apart
+from workbench.egraph.freezing import take_snapshot
 from workbench.egraph.guard import Files, Forbidden, only_writes, without_python
 from workbench.egraph.messages import RuleInfo, StepBegun, StepDone
 from workbench.egraph.program_messages import (
@@ -25,6 +25,7 @@ from workbench.egraph.program_messages import (
     RulesDeclared,
     RunProgram,
 )
+from workbench.egraph.stepping import MEMORY, NODES
 from workbench.egraph.unroll import Once, run, unrolled
 
 MOST_OUTPUT = 256 << 10
@@ -231,9 +232,9 @@ class ProgramRun:
         if reason:
             raise Stopped(reason)
         if self.nodes > self.request.max_nodes:
-            raise Stopped("nodes")
+            raise Stopped(NODES)
         if self._memory_full(self.nodes):
-            raise Stopped("memory")
+            raise Stopped(MEMORY)
 
     def _whole(self, report: Any) -> None:
         """A schedule that egglog ran whole: its rounds as it reports them; sizes are known at the end only."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -18,7 +18,17 @@ from typing import IO
 import msgspec
 
 from workbench import frames
-from workbench.egraph.messages import PremiseCount, RuleInfo, StepBegun, StepDone, XrayBegun, XrayRefused, XrayResult
+from workbench.egraph.culprit import grown_fastest, named, ruleset_at_fault
+from workbench.egraph.messages import (
+    Culprit,
+    PremiseCount,
+    RuleInfo,
+    StepBegun,
+    StepDone,
+    XrayBegun,
+    XrayRefused,
+    XrayResult,
+)
 from workbench.egraph.program_messages import (
     AskRule,
     CommandBegun,
@@ -31,7 +41,8 @@ from workbench.egraph.program_messages import (
     RunProgram,
     Stop,
 )
-from workbench.egraph.saturate import XRAY_GRACE_SECONDS, XRAY_SECONDS, Limits
+from workbench.egraph.saturate import CRASH, XRAY_GRACE_SECONDS, XRAY_SECONDS, Limits, in_bytes
+from workbench.egraph.stepping import MEMORY, NODES, SECONDS
 from workbench.errors import InputError, ModelError, NotViableError, printable
 
 PACKAGES = Path(__file__).resolve().parents[2]
@@ -41,7 +52,7 @@ POLL_SECONDS = 0.05
 """How often a wait looks whether it is cancelled."""
 HALT_SECONDS = 1.0
 """What a child gets to come to the end of a step when it is cancelled."""
-CANCELLED, SECONDS, MEMORY, CRASH = "cancelled", "seconds", "memory", "crash"
+CANCELLED = "cancelled"
 _OUT_OF_MEMORY = "memory allocation of"
 _PANIC = "thread '"
 _STACK = "overflowed its stack"
@@ -88,6 +99,8 @@ class Ran:
     heard: Heard
     stopped: str
     warnings: list[str]
+    culprit: Culprit | None = None
+    """The rule that ran away, where a limit stopped the program."""
 
 
 class _Died(Exception):
@@ -96,6 +109,39 @@ class _Died(Exception):
     def __init__(self, limit: str) -> None:
         super().__init__(limit)
         self.limit = limit
+
+
+def culprit_of(heard: Heard, limit: str) -> Culprit | None:
+    """The rule for which a limit stopped a program: the only one of the ruleset that ran, or the one that grew fastest
+    in it; None where no rule ran."""
+    if limit == CANCELLED:
+        return None
+    steps = list(by_ruleset(heard))
+    parts = heard.combined.get(heard.in_step, [heard.in_step]) if heard.in_step is not None else []
+    own = [rule for rule in heard.rules if rule.ruleset in parts]
+    if len(own) == 1:
+        return named(own[0], f"is the only one of ruleset '{printable(own[0].ruleset, 40)}'")
+    at_fault = parts or [r for r in [ruleset_at_fault(steps, by_time=limit == SECONDS)] if r is not None]
+    grown = [c for ruleset in at_fault if (c := grown_fastest(steps, ruleset, heard.rules)) is not None]
+    return max(grown, key=lambda c: c.growth or 0.0, default=None)
+
+
+def by_ruleset(heard: Heard) -> Iterator[StepDone]:
+    """The steps, those of a combined ruleset (or of a schedule that ran whole) taken apart by the rules' own."""
+    ruleset_of = {rule.name: rule.ruleset for rule in heard.rules}
+    for step in heard.steps:
+        parts = heard.combined.get(step.ruleset, [step.ruleset])
+        own = {ruleset_of.get(rule, step.ruleset) for rule in step.rule_seconds.keys() | step.matches.keys()}
+        if own <= {step.ruleset} and parts == [step.ruleset]:
+            yield step
+            continue
+        for ruleset in sorted(own | set(parts)):
+            yield msgspec.structs.replace(
+                step,
+                ruleset=ruleset,
+                matches={n: m for n, m in step.matches.items() if ruleset_of.get(n, step.ruleset) == ruleset},
+                rule_seconds={n: s for n, s in step.rule_seconds.items() if ruleset_of.get(n, step.ruleset) == ruleset},
+            )
 
 
 def read_program(path: Path) -> str:
@@ -177,10 +223,12 @@ class ProgramRunner:
             ended = self._run(request, hear, cancelled)
         except _Died as death:
             warnings, words = self._warnings(), f"{self._in_words(death.limit)}{self._where(heard)}"
-            return Ran(self._before(heard, death.limit, time.monotonic() - began), heard, words, warnings)
+            before = self._before(heard, death.limit, time.monotonic() - began)
+            return Ran(before, heard, words, warnings, culprit_of(heard, death.limit))
         self.written = ended.written
-        stopped = self._in_words(ended.limit) if ended.outcome == "stopped" else ""
-        return Ran(ended, heard, stopped, self._warnings())
+        if ended.outcome != "stopped":
+            return Ran(ended, heard, "", self._warnings())
+        return Ran(ended, heard, self._in_words(ended.limit), self._warnings(), culprit_of(heard, ended.limit))
 
     def _before(self, heard: Heard, limit: str, seconds: float) -> ProgramEnded:
         """The e-graph as it was before what had to be killed, had again by a second run."""
@@ -370,18 +418,15 @@ class ProgramRunner:
         return f" inside ({printable(heard.running.kind, 40)} ..)" if heard.running else " while it was read"
 
     def _in_words(self, limit: str) -> str:
-        match limit:
-            case "nodes":
-                return f"node limit ({self.limits.nodes})"
-            case "seconds":
-                return f"time limit ({self.limits.seconds:g} s)"
-            case "memory":
-                return f"memory limit ({_in_bytes(self.limits.memory_bytes)})"
-            case "cancelled":
-                return "cancelled"
-            case _:
-                stack = "its stack ran over" if _STACK in self._said() else "see its words among the warnings"
-                return f"a crash of the engine: {stack}"
+        said = {
+            NODES: f"node limit ({self.limits.nodes})",
+            SECONDS: f"time limit ({self.limits.seconds:g} s)",
+            MEMORY: f"memory limit ({in_bytes(self.limits.memory_bytes)})",
+            CANCELLED: CANCELLED,
+        }
+        if limit in said:
+            return said[limit]
+        return "a crash of the engine" + (", whose stack ran over" if _STACK in self._said() else "")
 
     def kill(self) -> None:
         """End the child under whoever waits for it, from any thread."""
@@ -401,7 +446,3 @@ class ProgramRunner:
         if self._errors is not None and not keep_errors:
             self._errors.close()
             self._errors = None
-
-
-def _in_bytes(amount: int) -> str:
-    return f"{amount / (1 << 30):.3g} GiB" if amount >= 1 << 30 else f"{amount / (1 << 20):.3g} MiB"

@@ -85,7 +85,9 @@ def as_text(report: dict[str, Any]) -> str:
             lines += [f"    {line}" for line in shown[:SHOWN_OUTPUT_LINES]]
             if left > 0:
                 lines.append(f"    and {left:,} more lines; --json has them")
-    lines += ["", *_rules(report["rules"]), "", *_rulesets(report["rulesets"]), "", *_functions(report["functions"])]
+    for table in (_rules(report["rules"]), _rulesets(report["rulesets"]), _functions(report["functions"])):
+        lines += ["", *table] if table else []
+    lines += [""]
     lines += [f"warning: {printable(w, 400)}" for w in report["warnings"]]
     egraph = report["egraph"]
     if egraph:
@@ -98,7 +100,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 def _rules(rows: list[dict[str, Any]]) -> list[str]:
     if not rows:
-        return ["no rules"]
+        return []
     total = sum(r["seconds"] for r in rows) or 1.0
     lines = [f"{'rule':44} {'ruleset':14} {'matches':>10} {'ms':>10} {'share':>6}  where"]
     for r in sorted(rows, key=lambda r: (r["matches"] == 0, -r["seconds"])):
@@ -118,7 +120,7 @@ def _rulesets(rows: list[dict[str, Any]]) -> list[str]:
         f"{r['seconds'] * 1e3:10.3f}"
         for r in rows
     ]
-    return lines if rows else ["no rulesets"]
+    return lines if rows else []
 
 
 def _functions(rows: list[dict[str, Any]]) -> list[str]:
@@ -127,4 +129,4 @@ def _functions(rows: list[dict[str, Any]]) -> list[str]:
         arrow = f" -> {f['output']}" if f["output"] else ""
         signature = printable(f"({' '.join(f['inputs'])}){arrow}", 60)
         lines.append(f"{printable(f['name'], 30):30} {f['kind']:11} {f['rows']:10}  {signature}")
-    return lines if rows else ["no functions"]
+    return lines if rows else []

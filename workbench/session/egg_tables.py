@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
 
 from workbench.egraph.messages import StepDone
 from workbench.egraph.program_messages import FunctionInfo
-from workbench.egraph.program_runner import Heard
+from workbench.egraph.program_runner import Heard, by_ruleset
+from workbench.egraph.snapshot import Builder, Snapshot
 from workbench.errors import printable
 from workbench.session import events as ev
-from workbench.session.saturation import rule_rows
+from workbench.session.rule_statistics import rule_rows
 
 POINTS = 60
 """Of a curve over the steps."""
 
 
-def program_rule_rows(heard: Heard) -> list[ev.RuleRow]:
+def program_rule_rows(heard: Heard, snapshot: Snapshot | None) -> list[ev.RuleRow]:
     """One row per rule that the program declared, fired or not."""
-    rows = rule_rows(heard.rules, list(by_ruleset(heard)))
+    rows = rule_rows(heard.rules, list(by_ruleset(heard)), snapshot or Snapshot(Builder.empty().finish()))
     return [
         msgspec.structs.replace(
             row,
@@ -32,24 +33,6 @@ def program_rule_rows(heard: Heard) -> list[ev.RuleRow]:
         )
         for row in rows
     ]
-
-
-def by_ruleset(heard: Heard) -> Iterable[StepDone]:
-    """The steps, those of a combined ruleset (or of a schedule that ran whole) taken apart by the rules' own."""
-    ruleset_of = {rule.name: rule.ruleset for rule in heard.rules}
-    for step in heard.steps:
-        parts = heard.combined.get(step.ruleset, [step.ruleset])
-        own = {ruleset_of.get(rule, step.ruleset) for rule in step.rule_seconds.keys() | step.matches.keys()}
-        if own <= {step.ruleset} and parts == [step.ruleset]:
-            yield step
-            continue
-        for ruleset in sorted(own | set(parts)):
-            yield msgspec.structs.replace(
-                step,
-                ruleset=ruleset,
-                matches={n: m for n, m in step.matches.items() if ruleset_of.get(n, step.ruleset) == ruleset},
-                rule_seconds={n: s for n, s in step.rule_seconds.items() if ruleset_of.get(n, step.ruleset) == ruleset},
-            )
 
 
 def ruleset_rows(heard: Heard) -> list[ev.RulesetRow]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable
 
 from workbench.errors import SessionError, printable
 from workbench.session import events as ev
-from workbench.session.egg import EggSession
+from workbench.session.egg import EggSession, signature
 from workbench.session.watch import LOOK_SECONDS
 
 
@@ -55,16 +54,8 @@ class ProgramWatch:
 
     def _look(self) -> None:
         ran = self.session.file_ran
-        changed = ran is not None and signature(self.session) != ran
+        changed = ran is not None and signature(self.session.runner) != ran
         if changed != self._told:
             self._told = changed
             self.session.emit(ev.RulesOnDisk(changed=[printable(self.session.name)] if changed else []))
 
-
-def signature(session: EggSession) -> tuple[int, int, int]:
-    """What tells, without reading it, that the file has changed; zeros where it is not there."""
-    try:
-        status = os.stat(os.path.join(session.runner.working, session.runner.path))
-    except OSError:
-        return (0, 0, 0)
-    return status.st_ino, status.st_size, status.st_mtime_ns

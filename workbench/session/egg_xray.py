@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from workbench.egraph.program_runner import Heard, ProgramRunner
-from workbench.egraph.saturate import Limits
 from workbench.errors import InputError, printable
 from workbench.session import events as ev
+from workbench.session.saturation import limits_of
 from workbench.session.spec import SessionSpec
 from workbench.session.xray import close_names, done_from, printed
 
@@ -20,13 +20,7 @@ def xray_program(spec: SessionSpec, rule: str, node: str | None) -> dict[str, An
     asked as it was then.
 
     Raises InputError for a rule or a global variable that is not there, ModelError for a file that cannot be read."""
-    usual = Limits()
-    limits = Limits(
-        nodes=spec.egg_nodes or usual.nodes,
-        seconds=spec.egg_seconds or usual.seconds,
-        memory_bytes=spec.egg_memory or usual.memory_bytes,
-    )
-    with ProgramRunner(spec.model, spec.working or os.getcwd(), limits, spec.allow_files) as runner:
+    with ProgramRunner(spec.model, spec.working or os.getcwd(), limits_of(spec), spec.allow_files) as runner:
         ran = runner.run(runner.read())
         done = ask_program(runner, ran.heard, rule, node)
     found = {"model": spec.model, "target": None, **printed(done)}

@@ -31,7 +31,7 @@ from workbench.session.session import CompileSession
 from workbench.session.spec import EGG
 from workbench.session.store import SessionStore
 from workbench.session.watch import LibraryWatch
-from workbench.session.xray import ModelXray, XrayDesk
+from workbench.session.xray import XrayDesk, model_desk
 
 IDLE_SECONDS = 3600.0
 MAX_BACKLOG = 64 << 20
@@ -64,8 +64,7 @@ class Engine:
             self.watch = ProgramWatch(egg, self._ask)
         else:
             self.session = compiling = CompileSession(spec)
-            asked = ModelXray(compiling)
-            self.xrays = XrayDesk(compiling, asked.answer, asked.close)
+            self.xrays = model_desk(compiling)
             self.watch = LibraryWatch(compiling, self._ask)
         self.history: list[bytes] = self.store.read_events()
         self.session.on_event = self._on_event

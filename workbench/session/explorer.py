@@ -27,6 +27,7 @@ from workbench.session import events as ev
 from workbench.session.eclass import BestLine, ChildRow, EClassPage, ENodeRow, KernelUse
 from workbench.session.leading import Leading, digest_of_snapshot, read_leading
 from workbench.session.saturation import kept_name
+from workbench.session.spec import EGG
 from workbench.session.store import SessionStore
 from workbench.session.view import SessionView
 
@@ -67,7 +68,9 @@ class EGraph:
 
     @cached_property
     def space(self) -> Space | None:
-        """What the search may choose; None where no kernel computes an output."""
+        """What the search may choose; None where no kernel computes an output, and in an egglog program."""
+        if self.target == EGG:
+            return None
         try:
             return build_space(self.snapshot, ROOT, self.target)
         except NothingViable as error:
@@ -233,6 +236,10 @@ class Explorer:
                 )
             return _Place(group, member, egraph, question.eclass)
         variable = question.variable or ROOT
+        if egraph.target == EGG and not question.variable:
+            if not egraph.snapshot.class_count:
+                raise InputError("the program left no e-classes")
+            return _Place(group, member, egraph, egraph.snapshot.variables.get(ROOT, 0))
         found = egraph.snapshot.variables.get(variable)
         if found is None:
             raise InputError(f"{printable(variable, 40)} is not in the program of group {group.index}")

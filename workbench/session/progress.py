@@ -10,6 +10,7 @@ from typing import TextIO
 
 from workbench.errors import printable
 from workbench.session import events as ev
+from workbench.session.spec import EGG
 from workbench.session.view import SessionView
 
 REDRAW_SECONDS = 0.1
@@ -33,9 +34,9 @@ class Progress:
                 self._line(f"{level.lower()}: {message}")
             case ev.StageStarted(stage=stage) if not self.live:
                 self._line(f"{stage} …")
-            case ev.GroupsFormed(groups=groups):
+            case ev.GroupsFormed(groups=groups) if self._compiles:
                 self._line(f"{len(self.view.chunks)} chunks in {len(groups)} groups")
-            case ev.GroupSaturated(stopped=stopped, group=group, culprit=culprit) if stopped:
+            case ev.GroupSaturated(stopped=stopped, group=group, culprit=culprit) if stopped and self._compiles:
                 self._line(f"warning: group {group}: saturation stopped at its {stopped}")
                 if culprit is not None:
                     self._line(f"  {culprit.text}")
@@ -45,6 +46,11 @@ class Progress:
                 pass
         if self.live and time.monotonic() - self._drawn_at > REDRAW_SECONDS:
             self._draw()
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether there are groups to speak of."""
+        return self.view.opened is None or self.view.opened.kind != EGG
 
     def close(self) -> None:
         """Take the bar away."""

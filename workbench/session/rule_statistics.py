@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from workbench.egraph.messages import RuleInfo, StepDone
@@ -13,12 +13,20 @@ from workbench.session.events import RuleRow
 
 def rule_rows(rules: Sequence[RuleInfo], steps: Sequence[StepDone], snapshot: Snapshot) -> list[RuleRow]:
     """One row per rule of the library, fired or not."""
-    first = {r.name: first_and_last(steps, r.name) for r in rules}
-    made, joined = enodes_made(snapshot, {name: span[0] for name, span in first.items() if span})
+    runs: dict[str, list[StepDone]] = defaultdict(list)
+    seconds: Counter[str] = Counter()
+    spans: dict[str, tuple[int, int]] = {}
+    for step in steps:
+        runs[step.ruleset].append(step)
+        seconds.update(step.rule_seconds)
+        for name, matches in step.matches.items():
+            if matches:
+                spans[name] = (spans.get(name, (step.step,))[0], step.step)
+    made, joined = enodes_made(snapshot, {name: span[0] for name, span in spans.items()})
     rows: list[RuleRow] = []
     for rule in rules:
-        own = [s for s in steps if s.ruleset == rule.ruleset]
-        span = first[rule.name]
+        series = [s.matches.get(rule.name, 0) for s in runs[rule.ruleset]]
+        span = spans.get(rule.name)
         rows.append(
             RuleRow(
                 name=rule.name,
@@ -26,9 +34,9 @@ def rule_rows(rules: Sequence[RuleInfo], steps: Sequence[StepDone], snapshot: Sn
                 ruleset=rule.ruleset,
                 file=rule.file,
                 line=rule.line,
-                matches=sum(s.matches.get(rule.name, 0) for s in own),
-                seconds=sum(s.rule_seconds.get(rule.name, 0.0) for s in own),
-                steps=[s.matches.get(rule.name, 0) for s in own],
+                matches=sum(series),
+                seconds=seconds[rule.name],
+                steps=series,
                 first_step=span[0] if span else None,
                 last_step=span[1] if span else None,
                 enodes=made[rule.name] if snapshot.knows_makers else None,
@@ -36,12 +44,6 @@ def rule_rows(rules: Sequence[RuleInfo], steps: Sequence[StepDone], snapshot: Sn
             )
         )
     return rows
-
-
-def first_and_last(steps: Sequence[StepDone], rule: str) -> tuple[int, int] | None:
-    """The first and the last step in which a rule matched."""
-    fired = [s.step for s in steps if s.matches.get(rule)]
-    return (fired[0], fired[-1]) if fired else None
 
 
 def enodes_made(snapshot: Snapshot, first_step: Mapping[str, int]) -> tuple[Counter[str], Counter[str]]:

@@ -56,6 +56,7 @@ class Results:
     run: int
     run_reason: str
     run_began_at: float
+    program: ProgramView | None
 
 
 @dataclass(slots=True)
@@ -234,6 +235,7 @@ class SessionView:
             run=self.run,
             run_reason=self.run_reason,
             run_began_at=self.run_began_at,
+            program=self.program,
         )
 
     def _take_back(self, kept: Results) -> None:
@@ -242,6 +244,7 @@ class SessionView:
         lost = sum(self.timeline.get(stage, 0.0) for stage in ev.STAGES[first:])
         self.saturation, self.search, self.timeline = kept.saturation, kept.search, kept.timeline
         self.stitched, self.verified, self.measured = kept.stitched, kept.verified, kept.measured
+        self.program = kept.program
         self.finished, self.earlier = kept.finished, kept.earlier + lost
         self.run, self.run_reason, self.run_began_at = kept.run, kept.run_reason, kept.run_began_at
         del self.runs[-1:]

@@ -241,8 +241,9 @@ def as_text(found: dict[str, Any]) -> str:
         lines += ["", "  every premise holds"]
         if not found["fired"]:
             lines.append("  but only now: when its ruleset ran, something was not there yet")
-    if found["stopped"]:
-        lines += ["", f"  {found['stopped']}"]
+    for said in (found["stopped"], found.get("note", "")):
+        if said:
+            lines += ["", f"  {printable(said, 600)}"]
     return "\n".join(lines)
 
 
@@ -345,6 +346,12 @@ class ModelXray:
             self._saturator, self._files = Saturator(files, limits_of(self.session.spec)), files
         _ = self._saturator.rules
         return self._saturator
+
+
+def model_desk(session: CompileSession) -> XrayDesk:
+    """The desk of a model's session."""
+    asked = ModelXray(session)
+    return XrayDesk(session, asked.answer, asked.close)
 
 
 def _refused(question: ev.Xray, message: str) -> ev.XrayDone:
