@@ -577,9 +577,7 @@ def _setup_explore(command: argparse.ArgumentParser) -> None:
 def _setup_egg(command: argparse.ArgumentParser) -> None:
     command.add_argument("model", metavar="FILE.egg", help="an egglog program")
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_argument("--egg-nodes", type=_count, metavar="N", help="most e-nodes (default: 2000000)")
-    command.add_argument("--egg-seconds", type=_seconds, metavar="S", help="longest run (default: 120)")
-    command.add_argument("--egg-memory", type=_bytes, metavar="BYTES", help="most memory, as 512M or 8G (default: 8G)")
+    _limit_options(command)
     command.add_argument(
         "--allow-files", action="store_true", help="let it read and write files outside its own directory"
     )
