@@ -48,8 +48,10 @@ def run_whole(path: str, working: Path, seconds: float, memory_bytes: int) -> Wh
         )
     except subprocess.TimeoutExpired:
         return Whole("over", "time")
-    if done.returncode:
-        return Whole("over", f"status {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}")
+    said = done.stderr.decode(errors="replace")[-400:]
+    if done.returncode < 0 or "MemoryError" in said:
+        return Whole("over", f"status {done.returncode}: {said}")
+    assert done.returncode == 0, said
     found = json.loads(done.stdout)
     return Whole(**{**found, "outputs": tuple(found["outputs"])})
 
