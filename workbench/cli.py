@@ -356,7 +356,8 @@ def _explore(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from workbench.session import events as ev
-    from workbench.session.explorer_text import as_text, at_node, explore_model, explore_session
+    from workbench.session.eclass_text import as_text
+    from workbench.session.explore import at_node, explore_model, explore_session
     from workbench.session.store import find_session
 
     question = ev.Explore(

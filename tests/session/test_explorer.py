@@ -16,8 +16,8 @@ from workbench.search.extract import extract
 from workbench.session import events as ev
 from workbench.session.client import attach, start_engine
 from workbench.session.eclass import EClassPage, ENodeRow
+from workbench.session.eclass_text import as_text
 from workbench.session.explorer import Explorer, ExplorerDesk, recorded
-from workbench.session.explorer_text import as_text
 from workbench.session.leading import Leading, keep_leading, read_leading
 from workbench.session.session import CompileSession
 from workbench.session.spec import SessionSpec
@@ -262,6 +262,24 @@ def test_another_saturation_takes_the_place_of_the_first_and_the_first_can_come_
         mine.write_text("")
         session.saturate()
         assert explorer.page(ev.Explore()) == before
+
+
+def test_names_from_files_are_shown_escaped(tmp_path: Path, model_path: Callable[[str], Path]) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    hostile = "\x1b[31m"
+    term = f'(Input 77 "in{hostile}" (F32) (ECons (MVar "dim{hostile}") (ENil)))'
+    (rules / "mine.egg").write_text(f"(let $evil {term})")
+    model = str(model_path("mlp_ts17"))
+    spec = SessionSpec(model=model, session=str(tmp_path / "s"), rules=(str(rules),), target="cpu")
+    with CompileSession(spec) as session:
+        session.import_model()
+        session.split()
+        session.saturate()
+        page = Explorer(session.store, lambda: session.view).page(ev.Explore(variable="$evil"))
+    shown = json.dumps(msgspec.to_builtins(page)) + as_text(page)
+    assert hostile not in shown
+    assert r'(Input 77 "in\u001b[31m" f32 [(MVar "dim\u001b[31m")])' in as_text(page)
 
 
 def test_the_desk_answers_on_its_own_thread_and_survives_nonsense(explorer: Explorer) -> None:

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from workbench.errors import SessionError
 from workbench.session import events as ev
+from workbench.session.eclass import EClassPage
 
 GROUPS = ((0, [0]), (1, [1, 3, 5]), (2, [2, 4, 6]), (3, [7, 8]))
 NODES = {0: 34, 1: 96, 2: 71, 3: 52}
@@ -291,6 +293,9 @@ class FakeClient:
         if self.error is not None:
             raise self.error
         self.sent.append(command)
+
+    async def explore(self, question: ev.Explore) -> EClassPage:
+        raise SessionError("a made-up session has no e-graph")
 
     def program(self, chunk: int) -> str:
         return self.texts[chunk] if chunk in self.texts else program(chunk)

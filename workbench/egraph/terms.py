@@ -73,7 +73,7 @@ class Terms:
     def literal(value: Literal) -> str:
         """A literal as egglog writes it."""
         if isinstance(value, str):
-            return json.dumps(printable(value, 80), ensure_ascii=False)
+            return printable(json.dumps(value, ensure_ascii=False), 80)
         return str(value).lower() if isinstance(value, bool) else repr(value)
 
     def value(self, eclass: int) -> str:
@@ -87,7 +87,7 @@ class Terms:
                 found = self._list(eclass)
             else:
                 found = self._dtype(eclass) if sort == "DType" else ""
-            self._values[eclass] = found
+            found = self._values[eclass] = printable(found, MOST_TEXT)
         return found
 
     def _shorten(self, eclass: int, depth: int) -> str:
@@ -107,6 +107,9 @@ class Terms:
         try:
             return str(self.snapshot.expr(eclass))
         except KeyError:  # no finite term is left of it
+            return ""
+        except ValueError:  # an atom that no program of ours has
+            self._has_expressions = False
             return ""
 
     def _list(self, eclass: int) -> str:

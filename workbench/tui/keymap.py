@@ -34,6 +34,7 @@ SCOPES = {
     "program": "Program pane",
     "rules": "Rules pane",
     "search": "Search pane",
+    "explorer": "E-class explorer",
 }
 
 KEYS = (
@@ -88,6 +89,14 @@ KEYS = (
         "graph",
         hint=True,
     ),
+    Key(
+        "members",
+        "m",
+        "e-class",
+        "The e-nodes of the selected node's e-class, who made each, what the best candidate uses; of a group: its root",
+        "graph",
+        hint=True,
+    ),
     Key("next_match", "enter,full_stop", "next match", "Go to the next match of the search", "program", shown="."),
     Key("previous_match", "comma", "previous match", "Go to the previous match of the search", "program", shown=","),
     Key("sort_left", "<", "sort left", "Sort by the column to the left", "rules", hint=True),
@@ -104,7 +113,16 @@ KEYS = (
     Key("rule_view", "v", "view", "Rules, rulesets, or functions, with their sizes over the steps", "rules", hint=True),
     Key("edit_rule", "e", "edit", "Open the rule at its line in $VISUAL or $EDITOR", "rules", hint=True),
     Key("differences", "d", "differences", "Show what changed since the run before, or not", "rules", hint=True),
+    Key("made", "m", "e-nodes", "The e-nodes that the rule made first, with their e-classes", "rules", hint=True),
     Key("all_groups", "a", "all groups", "Sum over all groups, or only the selected one", "rules", hint=True),
+    Key("follow", "enter", "follow", "Unfold an e-node; go to the e-class of a child; show more", "explorer"),
+    Key("back", "backspace", "back", "To the page before", "explorer", shown="bksp"),
+    Key("users", "u", "users", "The e-nodes that use the class, or those in it again", "explorer"),
+    Key("xray_maker", "x", "X-ray", "X-ray the rule that made the e-node, at this node", "explorer"),
+    Key("reveal", "t", "tree", "Show the node in the graph pane", "explorer"),
+    Key("seek", "/", "filter", "Only e-nodes whose term or rule has the words", "explorer"),
+    Key("copy_page", "y", "copy", "Copy the page as text", "explorer"),
+    Key("close", "escape,q", "close", "Back to the workbench", "explorer", shown="esc"),
 )
 
 PANES = ("graph", "program", "rules", "search")

@@ -98,6 +98,9 @@ class GraphTree(Tree[Row]):
     def action_xray_node(self) -> None:
         self.post_message(GraphPane.XrayAsked())
 
+    def action_members(self) -> None:
+        self.post_message(GraphPane.ExploreAsked())
+
     def action_fold(self) -> None:
         self.action_select_cursor()
 
@@ -110,6 +113,9 @@ class GraphPane(Pane):
 
     class XrayAsked(Message):
         """Why does a rule not fire at the selected node?"""
+
+    class ExploreAsked(Message):
+        """What stands in the e-class of the selected node, or at the root of the selected group?"""
 
     class Selected(Message):
         """The cursor is on something else."""
@@ -175,6 +181,30 @@ class GraphPane(Pane):
         places = {node.data.group: place for place, node in enumerate(groups) if node.data}
         start = places.get(current, -1 if step > 0 else 0) if current is not None else (-1 if step > 0 else 0)
         self.outline.move_cursor(groups[(start + step) % len(groups)])
+
+    def reveal(self, group: int, chunk: int, node: int) -> bool:
+        """Unfold the tree down to an HLIR node of a chunk and put the cursor on it. False where it is not there."""
+        self.clear_filter()
+        if self._filter:
+            self.filter_changed("")
+        at = self._unfolded(self.outline.root, Row("group", group))
+        at = self._unfolded(at or self.outline.root, Row("chunk", group if at else None, chunk))
+        while at is not None:
+            found = next((c for c in at.children if c.data and c.data.node and c.data.node.id == node), None)
+            if found is not None:
+                self.call_after_refresh(self.outline.move_cursor, found)
+                return True
+            if not at.children or not at.children[-1].data or at.children[-1].data.kind != "more":
+                return False
+            self._show_more(at.children[-1])
+        return False
+
+    def _unfolded(self, parent: TreeNode[Row], row: Row) -> TreeNode[Row] | None:
+        found = next((child for child in parent.children if child.data and child.data.key == row.key), None)
+        if found is not None:
+            self._fill(found)
+            found.expand()
+        return found
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Row]) -> None:
         event.stop()

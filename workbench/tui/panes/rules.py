@@ -73,6 +73,9 @@ class RulesTable(DataTable[Text]):
     def action_xray_rule(self) -> None:
         self.pane.ask_xray()
 
+    def action_made(self) -> None:
+        self.pane.ask_made()
+
     def action_all_groups(self) -> None:
         self.pane.toggle_all_groups()
 
@@ -106,6 +109,14 @@ class RulesPane(Pane):
         def __init__(self, rule: RuleRow) -> None:
             super().__init__()
             self.rule = rule
+
+    class MadeAsked(Message):
+        """Which e-nodes did this rule make? In one group, or in the first where it made any."""
+
+        def __init__(self, rule: str, group: int | None) -> None:
+            super().__init__()
+            self.rule = rule
+            self.group = group
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,6 +237,12 @@ class RulesPane(Pane):
     def _selected(self) -> Any:
         row = self.table.cursor_row
         return self._rows[row] if 0 <= row < len(self._rows) else None
+
+    def ask_made(self) -> None:
+        """Ask what the rule under the cursor made."""
+        row = self.table.cursor_row
+        if row < len(self._rules):
+            self.post_message(self.MadeAsked(self._rules[row].name, self.group))
 
     def toggle_all_groups(self) -> None:
         self.all_groups = not self.all_groups

@@ -40,6 +40,12 @@ PANES = {
         "on the saturated e-graph, subsumed e-nodes included. wanted, found: the part of the first failing premise",
         "that fails, and the e-nodes that stand there. with: a binding that survived the premises before it.",
     ),
+    "The e-class explorer": (
+        "{run}: the best candidate computes the class by this e-node. +: the search may choose it. ~: subsumed,",
+        "so that rules no longer see it. Nothing: no kernel, and no part of one. Behind it: the rule that made it",
+        "first, and the best candidate's kernel with its time, once the compiled program was measured.",
+        "$tN: a node of the chunk's program; #N: an e-class without a name; z: the index along an axis.",
+    ),
     "Search": (
         "A bar per group: candidates evaluated, the best in ms, and {times} how much faster it is than the first.",
         "Plot, log scale: dots are profiled candidates, the line the best; very slow ones lie at the upper edge.",
@@ -90,7 +96,7 @@ def help_lines(look: Look, width: int) -> list[Text]:
     for title, said in PANES.items():
         lines.append(Text(f"What {title} shows", style=f"bold {colors.accent}"))
         for sentence in said:
-            shown = sentence.format(cut=glyphs.cut, zero=glyphs.zero, times=glyphs.times)
+            shown = sentence.format(cut=glyphs.cut, zero=glyphs.zero, times=glyphs.times, run=glyphs.run)
             lines += [Text(f"  {line}", style=colors.dim) for line in wrap(shown, width - 4)]
         lines.append(Text(""))
     return lines[:-1]

@@ -18,6 +18,7 @@ from workbench.tui.panes.program import ProgramPane
 from workbench.tui.panes.rules import RulesPane
 from workbench.tui.panes.search import SearchPane
 from workbench.tui.scene import Scene
+from workbench.tui.screens.explorer import ExplorerScreen
 from workbench.tui.screens.help import HelpScreen
 from workbench.tui.screens.log import LogScreen
 from workbench.tui.screens.pick_rule import PickRuleScreen
@@ -154,6 +155,31 @@ class WorkbenchScreen(Screen[None]):
         title = f"X-ray at node {node.id}: which rule?"
         self.app.push_screen(PickRuleScreen(title, results[0].rules), picked)
 
+    def on_graph_pane_explore_asked(self, event: GraphPane.ExploreAsked) -> None:
+        selection = self.scene.selection
+        node = None if selection.node is None else selection.node.id
+        self.explore(ev.Explore(group=selection.group, member=selection.chunk, node=node))
+
+    def on_rules_pane_made_asked(self, event: RulesPane.MadeAsked) -> None:
+        self.explore(ev.Explore(about="rule", rule=event.rule, group=event.group))
+
+    def explore(self, question: ev.Explore) -> None:
+        """Open the explorer where the question leads; the session's e-graphs are read by its engine, or from disk."""
+        scene = self.scene
+        if scene.client is None:
+            self.workbench.toast("No session is open; o opens one.")
+        elif not scene.connected and not scene.read_only:
+            self.workbench.toast("The engine is gone. o opens the session again, or another.", "warning")
+        else:
+            self.app.push_screen(ExplorerScreen(scene, question, self.ask_xray, self.reveal))
+
+    def reveal(self, group: int, chunk: int, node: int) -> bool:
+        """Show a node in the graph pane. False where it is not there."""
+        found = self.graph.reveal(group, chunk, node)
+        if found:
+            self.go(self.graph)
+        return found
+
     def _can_xray(self) -> bool:
         """Whether there is an engine to ask; says so where there is none."""
         if self.scene.client is not None and not self.scene.read_only and self.scene.connected:
@@ -164,7 +190,7 @@ class WorkbenchScreen(Screen[None]):
     async def ask_xray(self, question: ev.Xray) -> None:
         """Put a question about a rule to the engine, and show the answer when it comes."""
         if self._can_xray():
-            screen = XrayScreen(self.scene, question)
+            screen = XrayScreen(self.scene, question, self.explore)
             if await self.workbench.ask(question, ""):
                 await self.app.push_screen(screen)
                 screen.paint(self.scene)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from textwrap import wrap
 from typing import ClassVar
 
@@ -12,10 +14,11 @@ from textual.events import Resize
 from textual.screen import ModalScreen
 
 from workbench.errors import printable
-from workbench.session.events import Xray, XrayDone
+from workbench.session.events import Explore, Xray, XrayDone
 from workbench.tui import format as fmt
 from workbench.tui.lines import Lines
 from workbench.tui.scene import Scene
+from workbench.tui.screens.pick_class import PickClassScreen
 from workbench.tui.theme import Look, look
 
 MATCHES, BAR = 9, 10
@@ -29,11 +32,13 @@ class XrayScreen(ModalScreen[None]):
         Binding("escape,x,q", "close", "close", show=False),
         Binding("y", "copy", "copy", show=False),
         Binding("e", "edit", "edit", show=False),
+        Binding("m", "members", "e-class", show=False),
     ]
 
-    def __init__(self, scene: Scene, question: Xray) -> None:
+    def __init__(self, scene: Scene, question: Xray, explore: Callable[[Explore], None]) -> None:
         super().__init__()
         self.scene = scene
+        self.explore = explore
         self.question = question
         self.board = Lines(id="xray-lines")
         self._before = scene.view.xray
@@ -45,7 +50,7 @@ class XrayScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.board.border_title = " X-ray "
-        self.board.border_subtitle = " e opens the rule in the editor, esc closes "
+        self.board.border_subtitle = " m shows an e-class, e opens the rule in the editor, esc closes "
         self.set_class(look(self).glyphs.border == "ascii", "ascii")
         self.board.focus()
 
@@ -80,8 +85,35 @@ class XrayScreen(ModalScreen[None]):
         if self.answer is not None and self.answer.file:
             await self.app.edit(self.answer.file, self.answer.line, self.answer.rule)  # type: ignore[attr-defined]
 
+    def action_members(self) -> None:
+        """Open the explorer at an e-class that the answer names."""
+        done = self.answer
+        if done is None or done.error:
+            return
+        named = classes_named(done)
+
+        def picked(variable: str | None) -> None:
+            if variable:
+                self.explore(Explore(group=done.group, variable=variable))
+
+        if len(named) > 1:
+            self.app.push_screen(PickClassScreen(named), picked)
+        else:
+            picked(next(iter(named), "$root"))
+
     def action_close(self) -> None:
         self.dismiss()
+
+
+def classes_named(done: XrayDone) -> dict[str, str]:
+    """The program's variables in an answer, each with what it is there."""
+    found = {done.variable: done.root} if done.variable else {}
+    texts = [(name, value) for name, value in done.binding.items()]
+    texts += [("where it fails", done.place), ("what was found", done.found_instead or "")]
+    for what, text in texts:
+        for variable in re.findall(r"\$t[0-9]+", text):
+            found.setdefault(variable, what)
+    return found
 
 
 def _title(rule: str, look: Look, width: int) -> list[Text]:

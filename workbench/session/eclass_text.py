@@ -1,47 +1,8 @@
-"""The explorer as a command: over a model that is saturated for it, or over what a session keeps."""
+"""A page of the explorer in words, for the command and the app."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-import msgspec
-
-from workbench.errors import InputError, printable
-from workbench.session import events as ev
-from workbench.session.eclass import EClassPage, ENodeRow, KernelUse
-from workbench.session.explorer import Explorer, recorded
-from workbench.session.session import CompileSession
-from workbench.session.spec import SessionSpec
-from workbench.session.store import SessionStore
-
-
-def explore_model(spec: SessionSpec, question: ev.Explore, scratch: Path) -> EClassPage:
-    """Import, split and saturate a model in the directory `scratch`, and answer. Raises as those stages and
-    `Explorer.page` do."""
-    spec = msgspec.structs.replace(spec, session=str(scratch / "session"))
-    with CompileSession(spec) as session:
-        session.prepare_saturation()
-        session.import_model()
-        session.split()
-        session.saturate()
-        return Explorer(session.store, lambda: session.view).page(question)
-
-
-def explore_session(directory: Path, question: ev.Explore) -> EClassPage:
-    """Answer from what a session keeps, whether it is running or not. Raises as `Explorer.page` does."""
-    store = SessionStore(directory)
-    store.read_spec()
-    return Explorer(store, recorded(store)).page(question)
-
-
-def at_node(question: ev.Explore, node: str) -> ev.Explore:
-    """The question with the class of a node as people write it: an HLIR id, or `$tN`. Raises InputError."""
-    if node.startswith("$"):
-        return msgspec.structs.replace(question, variable=node)
-    if not re.fullmatch(r"[0-9]{1,9}", node):
-        raise InputError(f"'{printable(node, 40)}' is not a node", "give an HLIR id as the graph pane shows it, or $tN")
-    return msgspec.structs.replace(question, node=int(node))
+from workbench.session.eclass import ChildRow, EClassPage, ENodeRow, KernelUse
 
 
 def as_text(page: EClassPage) -> str:
@@ -53,7 +14,7 @@ def as_text(page: EClassPage) -> str:
             lines.append(f"      in e-class {row.eclass}")
         lines.append(f"      {'; '.join(facts(row, page))}")
         lines += [
-            f"      {child.place:>3}  {child.text}  ({child.sort}, e-class {child.eclass}, {counted(child.nodes)})"
+            f"      {child.place:>3}  {child.text}  ({described(child)})"
             for child in row.children
             if not child.value
         ]
@@ -116,6 +77,11 @@ def facts(row: ENodeRow, page: EClassPage) -> list[str]:
     elif row.option:
         said.append("can be chosen")
     return said
+
+
+def described(child: ChildRow) -> str:
+    """What a child is."""
+    return f"{child.sort}, e-class {child.eclass}, {counted(child.nodes)}"
 
 
 def maker(row: ENodeRow, page: EClassPage) -> str:
