@@ -1,7 +1,7 @@
 """The e-nodes of a snapshot as short terms: `(Map [16, 64] (EMul (Load $t3 [z*64, z] 0) (Load $t5 [0, z] 0)) f32)`.
 
 A class that the program names is shown by its name, a class of index expressions, shapes or dtypes by its value, any
-other by its smallest e-node, as deep as `DEPTH`; below that by its number, `#57`.
+other by one e-node, the program's own or else the smallest, as deep as `DEPTH`; below that by its number, `#57`.
 """
 
 from __future__ import annotations
@@ -100,8 +100,10 @@ class Terms:
         members = self.index.members(eclass)[:SMALLEST_OF]
         if depth < 0 or not len(members):
             return f"#{eclass}"
-        smallest = min(map(int, members), key=lambda n: len(self.snapshot.children(n)))
-        return self.node(smallest, depth)
+        # What the program wrote says best what it is, then what is smallest.
+        made_by, children = self.snapshot.made_by, self.snapshot.children
+        shown = min(map(int, members), key=lambda n: (made_by(n) is not None, len(children(n))))
+        return self.node(shown, depth)
 
     def _expression(self, eclass: int) -> str:
         try:

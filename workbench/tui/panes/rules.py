@@ -240,9 +240,9 @@ class RulesPane(Pane):
 
     def ask_made(self) -> None:
         """Ask what the rule under the cursor made."""
-        row = self.table.cursor_row
-        if row < len(self._rules):
-            self.post_message(self.MadeAsked(self._rules[row].name, self.group))
+        row = self._selected()
+        if isinstance(row, RuleRow):
+            self.post_message(self.MadeAsked(row.name, self.group))
 
     def toggle_all_groups(self) -> None:
         self.all_groups = not self.all_groups
