@@ -119,6 +119,7 @@ KEYS = (
     Key("back", "backspace", "back", "To the page before", "explorer", shown="bksp"),
     Key("users", "u", "users", "The e-nodes that use the class, or those in it again", "explorer"),
     Key("xray_maker", "x", "X-ray", "X-ray the rule that made the e-node, at this node", "explorer"),
+    Key("edit_maker", "e", "edit", "Open the rule that made the e-node in $VISUAL or $EDITOR", "explorer"),
     Key("reveal", "t", "tree", "Show the node in the graph pane", "explorer"),
     Key("seek", "/", "filter", "Only e-nodes whose term or rule has the words", "explorer"),
     Key("copy_page", "y", "copy", "Copy the page as text", "explorer"),

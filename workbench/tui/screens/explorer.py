@@ -118,7 +118,7 @@ class ExplorerScreen(ModalScreen[None]):
     """One page after another, each from one question to the session. `xray` X-rays a rule, `reveal` shows a node of a
     chunk of a group in the graph and says whether it is there."""
 
-    BINDINGS: ClassVar[list[BindingType]] = _own("xray_maker", "reveal", "seek", "copy_page", "close")
+    BINDINGS: ClassVar[list[BindingType]] = _own("xray_maker", "edit_maker", "reveal", "seek", "copy_page", "close")
 
     def __init__(
         self,
@@ -292,6 +292,12 @@ class ExplorerScreen(ModalScreen[None]):
             return
         node = page.nodes[0] if page.about == "class" and page.nodes else None
         await self._xray(Xray(rule=row.enode.made_by, group=page.group, node=node))
+
+    async def action_edit_maker(self) -> None:
+        row = self.at
+        if row is not None and row.enode is not None and row.enode.file:
+            made = row.enode
+            await self.app.edit(made.file, made.line, made.made_by)  # type: ignore[attr-defined]
 
     def action_reveal(self) -> None:
         stop = self.here
