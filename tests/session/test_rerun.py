@@ -14,7 +14,6 @@ from workbench.errors import RuleError
 from workbench.session import events as ev
 from workbench.session.client import SessionSpec, attach, start_engine
 from workbench.session.library import locate, place_of
-from workbench.session.store import EVENTS
 from workbench.session.view import SessionView
 
 from .watching import Watcher
@@ -50,7 +49,7 @@ async def changed(watcher: Watcher) -> ev.RulesOnDisk:
     return await watcher.until(ev.RulesOnDisk)
 
 
-async def test_an_edit_is_noticed_a_broken_one_refused_and_a_good_one_compared(spec: Spec, library: Path) -> None:
+async def test_edits_under_an_engine_are_noticed_refused_where_broken_and_compared(spec: Spec, library: Path) -> None:
     watcher = Watcher(await start_engine(spec(limit=2, egg=str(library))))
     await watcher.until(ev.SessionFinished)
     (group,) = watcher.view.groups
@@ -102,28 +101,21 @@ async def test_an_edit_is_noticed_a_broken_one_refused_and_a_good_one_compared(s
     while watcher.view.rules_on_disk is not None:
         await changed(watcher)
 
+    added.write_bytes(b"\xff\xfe")
+    told = await changed(watcher)
+    assert (told.file, told.line) == ("own.egg", 0)
+    assert "UTF-8" in told.error
+    shutil.rmtree(library)
+    await client.send(ev.LookAtRules())
+    while "no such rule directory" not in (await changed(watcher)).error:
+        pass  # a look may fall into the middle of the removal
+    await client.send(ev.Rerun(stage="search"))  # the last good run can be searched all the same
+    assert (await watcher.until(ev.SessionFinished)).ok
     await client.send(ev.Shutdown())
     await watcher.to_the_end()
     replay = Watcher(await attach(client.directory))
     await replay.to_the_end()
     assert replay.view == watcher.view
-
-
-async def test_a_library_that_is_gone_or_not_text_is_an_error_with_its_place(spec: Spec, library: Path) -> None:
-    watcher = Watcher(await start_engine(spec(limit=2, egg=str(library))))
-    await watcher.until(ev.SessionFinished)
-    (library / "flatten/squeeze.egg").write_bytes(b"\xff\xfe")
-    told = await changed(watcher)
-    assert (told.file, told.line) == ("flatten/squeeze.egg", 0)
-    assert "UTF-8" in told.error
-    shutil.rmtree(library)
-    await watcher.client.send(ev.LookAtRules())
-    while "no such rule directory" not in (await changed(watcher)).error:
-        pass  # a look may fall into the middle of the removal
-    watcher.seen.clear()
-    await watcher.client.send(ev.Rerun(stage="search"))  # the last good run can be searched all the same
-    assert (await watcher.until(ev.SessionFinished)).ok
-    await watcher.client.send(ev.Shutdown())
 
 
 def test_a_saturation_that_fails_gives_back_the_run_before(session: CompileSession, library: Path) -> None:
@@ -166,24 +158,39 @@ def test_what_fails_at_first_gives_nothing_back(session: CompileSession, library
     assert session.rules_in_use is None
 
 
-def test_runs_are_compared_with_the_last_one_of_other_rules(session: CompileSession, library: Path) -> None:
-    session.run()
-    first = session.view.rules_digest
-    session.restart("search", "new seed", new_seed=True)
-    session.run("search")
-    (library / "flatten/squeeze.egg").unlink()
-    for _ in range(2):
-        session.restart("saturate", "rerun")
-        session.run("saturate")
-    view = session.view
-    assert view.run == 4
-    assert [r.reason for r in view.runs] == ["opened", "new seed", "rerun"]
-    assert [r.rules_digest == first for r in view.runs] == [True, True, False]
+def test_runs_are_compared_with_the_last_one_of_other_rules() -> None:
+    view = SessionView()
+    group = ev.GroupInfo(0, 0, [0], 3, "d")
+    view.apply(ev.GroupsFormed(groups=[group]))
+
+    def run(digest: str, ms: float) -> None:
+        view.apply(
+            ev.GroupSaturated(
+                group=0, classes=1, nodes=1, seconds=0.1, overhead_seconds=0.0, rules=[], rules_digest=digest
+            )
+        )
+        view.apply(ev.SearchStarted(group=0, limit=1, choices=1, space_log10=0.3, members=1))
+        view.apply(ev.BestImproved(group=0, index=0, ms=ms, first_ms=ms))
+
+    run("old", 4.0)
+    assert view.baseline is None
+    view.apply(ev.Restarted(stage="search", reason="new seed", seed=1))
+    run("old", 3.0)
+    assert view.baseline is not None
+    assert view.baseline.number == 1  # no other rules yet: the run before
+    view.apply(ev.Restarted(stage="saturate", reason="rerun", seed=1))
+    assert not view.saturated
+    view.apply(ev.Cancelled(stage="saturate"))
+    for ms in (2.0, 1.0):  # what was cancelled is no run to compare with
+        view.apply(ev.Restarted(stage="saturate", reason="rerun", seed=1))
+        run("new", ms)
+    assert [(r.number, r.reason, r.rules_digest) for r in view.runs] == [
+        (1, "opened", "old"), (2, "new seed", "old"), (4, "rerun", "new")
+    ]  # fmt: skip
+    assert view.run == 5
     baseline = view.baseline
     assert baseline is not None
-    assert (baseline.number, baseline.name) == (2, "run 2")
-    assert baseline.report["seed"] == 1
-    assert (session.store / EVENTS).exists()
+    assert (baseline.name, baseline.report["groups"][0]["search"]["best_ms"]) == ("run 2", 3.0)
 
 
 def test_only_files_of_the_libraries_are_found(tmp_path: Path, library: Path) -> None:

@@ -24,14 +24,14 @@ FILE = "egg/lower.egg"
 BROKEN = ev.RulesOnDisk(changed=[FILE], error=f"{FILE}:12: Unbound function Nothing", file=FILE, line=12, at=70.0)
 
 
+@contextlib.contextmanager
+def suspend(_: App[None]) -> Iterator[None]:
+    """The driver of tests has no terminal to hand over; there is none to take back either."""
+    yield
+
+
 @pytest.fixture
 def handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver of tests has no terminal to hand over; there is none to take back either."""
-
-    @contextlib.contextmanager
-    def suspend(_: App[None]) -> Iterator[None]:
-        yield
-
     monkeypatch.setattr(App, "suspend", suspend)
 
 
@@ -84,8 +84,8 @@ async def test_a_rerun_shows_the_difference_to_the_run_before(size: tuple[int, i
         assert "×0.50" in shown
         titles = [column.title for column in pane.shown_view.columns]
         assert titles[titles.index("matches") + 1] == "change"
-        while pane.sorted_by != "change":
-            await drive.press(">")
+        pane.sort_by(titles.index("change"))
+        await drive.pilot.pause()
         assert "- flatten-heads" in drive.screen()
         assert "+ my-own" in drive.screen()
         assert "new" in row_of(drive, "my-own")
@@ -114,6 +114,27 @@ async def test_changed_and_broken_files_are_said_and_the_last_good_run_stays() -
         client.more.put_nowait(ev.RulesOnDisk(at=71.0))
         await drive.until(lambda: "Unbound" not in drive.screen())
         assert "rules" not in drive.rows()[0]
+
+
+async def test_a_saturation_that_failed_leaves_the_last_good_run_on_screen(
+    tmp_path: Path, editor: Path, handed_over: None
+) -> None:
+    client = llama.FakeClient(llama.whole(), paths={FILE: tmp_path / "lower.egg"})
+    async with driven(client) as drive:
+        rows = [row.name for row in drive.bench.rules._rows]
+        client.more.put_nowait(ev.RulesOnDisk(changed=[FILE], at=69.0))
+        client.more.put_nowait(ev.Restarted(stage="saturate", reason="rerun", seed=7, at=70.0))
+        await drive.until(lambda: not drive.bench.rules._results)
+        client.more.put_nowait(ev.Failed(stage="saturate", message="ruleset 'x': Panic: late", kept=True, at=71.0))
+        await drive.until(lambda: [row.name for row in drive.bench.rules._rows] == rows)
+        shown = drive.screen()
+        assert "Panic: late" in shown
+        assert "E opens the file, the last good run stays" in shown
+        assert "failed in saturate" in drive.rows()[0]
+        assert "verified" in shown
+        await drive.press("E")
+        await drive.until(lambda: client.sent)
+        assert editor.read_text().splitlines() == ["--clean", str(tmp_path / "lower.egg")]
 
 
 async def test_hostile_names_of_files_are_shown_escaped() -> None:
@@ -174,17 +195,7 @@ async def test_what_keeps_the_editor_from_opening_is_said(
         await drive.press("e")
         assert "no editor is set" in drive.app.last_toast
         assert str(tmp_path / "lower.egg") in drive.app.last_toast
-
-
-async def test_an_editor_that_cannot_start_or_fails_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed_over: None
-) -> None:
-    monkeypatch.delenv("VISUAL", raising=False)
-    client = llama.FakeClient(llama.whole(), paths={FILE: tmp_path / "lower.egg"})
-    async with driven(client) as drive:
-        await drive.press("3", "slash")
-        await drive.type("lower-gather")
-        await drive.press("enter")
+        monkeypatch.setattr(App, "suspend", suspend)
         for command, said in (("/nonexistent/ed", "cannot be started: No such file"), ("false", "ended with status 1")):
             monkeypatch.setenv("EDITOR", command)
             await drive.press("e")

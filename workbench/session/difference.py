@@ -105,7 +105,7 @@ class Side:
 def compare(before: Side, after: Side) -> Difference:
     """What differs from one run to the other."""
     old, new = before.report, after.report
-    matched = match_groups(old["groups"], new["groups"])
+    matched = match_groups(old["groups"], new["groups"], same_model=old["model"] == new["model"])
     return Difference(
         before=_described(before),
         after=_described(after),
@@ -226,13 +226,13 @@ def _rename_anonymous(old: dict[str, dict[str, Any]], new: dict[str, dict[str, A
 
 
 def match_groups(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], *, same_model: bool
 ) -> list[tuple[int | None, int | None, str]]:
-    """Indices of groups that belong together: those of the same program, then those whose representatives are the same
-    chunk; the rest stand alone."""
+    """Indices of groups that belong together: those of the same program, then, of the same model, those whose
+    representatives are the same chunk; the rest stand alone."""
     found: dict[int, tuple[int | None, str]] = {}
     left = dict(enumerate(before))
-    for how, key in (("program", "digest"), ("representative", "representative")):
+    for how, key in (("program", "digest"), ("representative", "representative"))[: 1 + same_model]:
         for place, group in enumerate(after):
             if place in found or group.get(key) is None:
                 continue
@@ -317,10 +317,9 @@ def _not_compared(before: Side, after: Side, matched: Sequence[tuple[int | None,
         if missing:
             said.append(f"{side.name} has not reached: {', '.join(missing)}.")
     alone = [sum(1 for m in matched if m[place] is None) for place in (0, 1)]
-    if alone[1]:
-        said.append(f"{alone[1]} groups of {before.name} have none like them in {after.name}.")
-    if alone[0]:
-        said.append(f"{alone[0]} groups of {after.name} have none like them in {before.name}.")
+    for count, one, other in ((alone[1], before, after), (alone[0], after, before)):
+        if count:
+            said.append(f"Groups of {one.name} that have none like them in {other.name}: {count}.")
     if any(how == "representative" for *_, how in matched):
         said.append("Groups matched by representative have different programs: the graph or its breaks changed.")
     return said

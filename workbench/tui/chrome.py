@@ -155,6 +155,8 @@ class Notice(Widget):
         )
         if failure.hint:
             self.text.append(f"\n{printable(failure.hint, 600)}", style=colors.dim)
+        if failure.kept:
+            self.text.append("\nthe last good run is there again, and can be searched", style=colors.dim)
         self.text.append("\nesc puts this away   l shows the log", style=colors.faint)
         self.refresh(layout=True)
 

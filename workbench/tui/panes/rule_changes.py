@@ -99,37 +99,37 @@ def _total(bests: Sequence[tuple[int, float | None]], group: int | None) -> floa
 
 def notes(scene: Scene, found: Changes | None, look: Look, width: int) -> list[Text]:
     """The lines above the table: how the rule files stand, and what changed in numbers."""
-    colors, glyphs = look.colors, look.glyphs
+    colors = look.colors
     lines: list[Text] = []
 
     def say(text: str, style: str) -> None:
         lines.append(Text(fmt.fit(f" {text}", width, look).rstrip(), style=style, no_wrap=True, end=""))
 
     disk, failure = scene.view.rules_on_disk, scene.view.failure
-    live = scene.client is not None and not scene.read_only and scene.connected
-    if disk is not None and live:
-        if disk.error:
-            said = "not saturated: " if disk.refused else ""
-            hint = "E opens it, the last good run stays" if disk.file else "the last good run stays"
-            _say_error(say, f"{glyphs.fail} {said}", disk.error, hint, width, look)
-        else:
-            more = f" and {len(disk.changed) - 1} more" if len(disk.changed) > 1 else ""
-            say(f"rules changed on disk: {printable(disk.changed[0], 60)}{more}; s saturates again", colors.warn)
-    elif failure is not None and failure.file:
-        kept = ", the run before stays" if failure.kept else ""
-        _say_error(say, f"{glyphs.fail} ", failure.message, f"E opens it{kept}", width, look)
+    if scene.client is None or scene.read_only or not scene.connected:
+        disk = None  # as it was when the engine ended; nobody looks now
+    if disk is not None and disk.error:
+        said = "not saturated: " if disk.refused else ""
+        _say_error(say, said + disk.error, bool(disk.file), True, width, look)
+    elif failure is not None and (failure.file or failure.kept):
+        _say_error(say, failure.message, bool(failure.file or disk), failure.kept, width, look)
+    if disk is not None and not disk.error:
+        more = f" and {len(disk.changed) - 1} more" if len(disk.changed) > 1 else ""
+        say(f"rules changed on disk: {printable(disk.changed[0], 60)}{more}; s saturates again", colors.warn)
     if found is not None:
         lines.extend(_summary(found, look, width))
     return lines
 
 
 def _say_error(
-    say: Callable[[str, str], None], mark: str, error: str, hint: str, width: int, look: Look
+    say: Callable[[str, str], None], error: str, placed: bool, kept: bool, width: int, look: Look
 ) -> None:
-    shown = wrap(f"{mark}{printable(error, 400)}", max(20, width - 2), max_lines=ERROR_LINES, placeholder=" ..")
-    for line in shown:
+    text = f"{look.glyphs.fail} {printable(error, 400)}"
+    for line in wrap(text, max(20, width - 2), max_lines=ERROR_LINES, placeholder=" .."):
         say(line, look.colors.bad)
-    say(f"  {hint}", look.colors.dim)
+    hints = [said for said, true in (("E opens the file", placed), ("the last good run stays", kept)) if true]
+    if hints:
+        say(f"  {', '.join(hints)}", look.colors.dim)
 
 
 def _summary(found: Changes, look: Look, width: int) -> list[Text]:

@@ -260,10 +260,14 @@ class WorkbenchScreen(Screen[None]):
         await self.workbench.ask(ev.ToggleBreak(node=node.id), f"{verb} behind node {node.id}; splitting again.")
 
     async def action_edit_error(self) -> None:
-        for place in (self.scene.view.rules_on_disk, self.scene.view.failure):
+        disk, failure = self.scene.view.rules_on_disk, self.scene.view.failure
+        for place in (disk, failure):
             if place is not None and place.file:
                 await self.workbench.edit(place.file, place.line)
                 return
+        if failure is not None and failure.kept and disk is not None and disk.changed:
+            await self.workbench.edit(disk.changed[0], 0)  # it has no place, but is in what was edited
+            return
         self.workbench.toast("No rule file is in error.")
 
     def action_compare(self) -> None:
