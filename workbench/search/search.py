@@ -154,4 +154,4 @@ def _evaluate(
     if isinstance(answer, Rejection):
         return entry(answer.step, answer.reason, answer.detail)
     seconds["compile"], seconds["run"] = answer.compile_seconds, answer.run_seconds
-    return entry("profile", profile=answer)
+    return entry("profile", detail=proposal.note, profile=answer)

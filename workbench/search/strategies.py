@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from workbench.errors import WorkbenchError
+from workbench.search.extract import Fitted
 from workbench.search.space import Genome, Space
 
 GENERATION = 30
@@ -23,13 +24,13 @@ FUSED_FIRST = ("Inline", "InPlace", "RowSum", "RowMax", "Load", "SumInner", "Max
 MATMULS_FIRST = ("Inline", "InPlace", "Load", "RowSum", "SumOuter", "SumInner")
 """The same where a matmul is computed or loaded, which no pass over a row does well."""
 
-Fit = Callable[[Genome], Genome]
+Fit = Callable[[Genome], Fitted]
 """Makes the choices of a genome that do not fit together plain ones."""
 
 
-def as_it_is(genome: Genome) -> Genome:
+def as_it_is(genome: Genome) -> Fitted:
     """The genome, whatever fits together in it."""
-    return genome
+    return Fitted(genome, ())
 
 
 def fused_genome(space: Space) -> Genome:
@@ -51,12 +52,14 @@ def fused_genome(space: Space) -> Genome:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A genome to try. `parent` is the digest of the genome it came from, empty for a first one."""
+    """A genome to try. `parent` is the digest of the genome it came from, empty for a first one; `note` says which
+    choices were made plain to fit it together."""
 
     genome: Genome
     digest: str
     parent: str
     generation: int
+    note: str = ""
 
 
 class Strategy(Protocol):
@@ -102,14 +105,27 @@ class Evolve:
     def _unseen(self, count: int, make: Callable[[], Genome], parent: str) -> list[Proposal]:
         found: list[Proposal] = []
         for _ in range(count * ATTEMPTS_PER_CHILD):
-            genome = self.fit(make())
-            digest = self.space.digest(genome)
-            if digest not in self.tried:
-                self.tried.add(digest)
-                found.append(Proposal(genome, digest, parent, self.generation))
+            fitted = self._new(make())
+            if fitted is not None:
+                why = "; ".join(dict.fromkeys(fitted.notes))
+                note = f"kept in memory instead: {why}" if why else ""
+                found.append(Proposal(fitted.genome, self.space.digest(fitted.genome), parent, self.generation, note))
                 if len(found) == count:
                     break
         return found
+
+    def _new(self, genome: Genome) -> Fitted | None:
+        """`genome` as it is to be tried, or None if what it computes was tried before."""
+        digest = self.space.digest(genome)
+        if digest in self.tried:
+            return None
+        self.tried.add(digest)
+        fitted = self.fit(genome)
+        fits = self.space.digest(fitted.genome)
+        if fits != digest and fits in self.tried:
+            return None
+        self.tried.add(fits)
+        return fitted
 
     def _first(self) -> Genome:
         if self.first is None:

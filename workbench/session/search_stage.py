@@ -85,7 +85,7 @@ def search_group(session: CompileSession, group: Group, reference: Mapping[int, 
     spec = session.spec
     dims = session.graph.dims
     seed = spec.seed * 1_000_003 + group.index
-    strategy = make_strategy(spec.strategy, space, seed, lambda genome: fitted(space, genome, dims).genome)
+    strategy = make_strategy(spec.strategy, space, seed, lambda genome: fitted(space, genome, dims))
     session.emit(
         ev.SearchStarted(
             group=group.index,
