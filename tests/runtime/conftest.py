@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 from workbench.ir import expr as ex
 from workbench.ir.dtype import BY_NAME
 from workbench.ir.llir import (
+    ALONG,
     Apply,
     Body,
     Buffer,
@@ -22,11 +23,13 @@ from workbench.ir.llir import (
     MapKernel,
     Position,
     Program,
+    Reduced,
     ReduceKernel,
+    RowKernel,
 )
 from workbench.ir.ops import ELEMENTWISE
 from workbench.runtime.cpu.jit import compile_sources, host_vectors
-from workbench.runtime.cpu.plan import plan_program
+from workbench.runtime.cpu.plan import plan_program, result_shape
 from workbench.runtime.cpu.schedule import Vectors
 from workbench.runtime.protocol import NativeLaunch
 
@@ -35,8 +38,11 @@ CANARY = 0xA5
 Arrays = Mapping[int, np.ndarray]
 
 
-def value_of(body: Body, place: Mapping[str, Any], arrays: Arrays) -> np.ndarray:
-    """`body` at every place of the iteration space (`place`: index arrays by axis name)."""
+def value_of(
+    body: Body, place: Mapping[str, Any], arrays: Arrays, reduced: Sequence[np.ndarray] = ()
+) -> np.ndarray:
+    """`body` at every place of the iteration space (`place`: index arrays by axis name); `reduced` is what the earlier
+    passes over a row gave, to be broadcast over the place."""
     with np.errstate(all="ignore"):
         match body:
             case Immediate(value, dtype):
@@ -44,30 +50,64 @@ def value_of(body: Body, place: Mapping[str, Any], arrays: Arrays) -> np.ndarray
             case Load(buffer, address, _):
                 return np.asarray(arrays[buffer][ex.evaluate(address, place)])
             case GatherLoad(buffer, address, index, extent, _):
-                chosen = np.clip(value_of(index, place, arrays).astype(np.int64), 0, extent - 1)
+                chosen = np.clip(value_of(index, place, arrays, reduced).astype(np.int64), 0, extent - 1)
                 return np.asarray(arrays[buffer][ex.evaluate(address, {**place, "#g": chosen})])
+            case Reduced(index, _):
+                return reduced[index]
             case Position(value, dtype):
                 return np.asarray(ex.evaluate(value, place)).astype(dtype.numpy)
             case Apply("Cast", (operand,), dtype):
-                return value_of(operand, place, arrays).astype(dtype.numpy)
+                return value_of(operand, place, arrays, reduced).astype(dtype.numpy)
             case Apply(name, operands, dtype):
-                values = [value_of(o, place, arrays) for o in operands]
+                values = [value_of(o, place, arrays, reduced) for o in operands]
                 return np.asarray(ELEMENTWISE[name].compute(*values)).astype(dtype.numpy)
 
 
-def expected_of(kernel: MapKernel | ReduceKernel, arrays: Arrays, dtype: np.dtype) -> np.ndarray:
+def places(shape: tuple[int, ...], last: str | None = None) -> dict[str, np.ndarray]:
+    """Index arrays over `shape` by axis name; the last axis may have another."""
+    names = [f"#{i}" for i in range(len(shape))]
+    if last is not None:
+        names[-1] = last
+    return dict(zip(names, np.indices(shape, np.int64), strict=True))
+
+
+def combined_over(full: np.ndarray, combine: str, dtype: np.dtype) -> np.ndarray:
+    """The sum or maximum over the last axis; sums of floats are taken in f64."""
+    if combine == "sum":
+        return np.asarray(full.sum(-1, dtype=np.float64 if np.issubdtype(dtype, np.floating) else dtype))
+    if full.shape[-1]:
+        return np.asarray(full.max(-1))
+    least = False if dtype == np.bool_ else -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+    return np.full(full.shape[:-1], least)
+
+
+def expected_of(kernel: MapKernel | ReduceKernel | RowKernel, arrays: Arrays, dtype: np.dtype) -> np.ndarray:
     """The flat result of `kernel` over flat arrays; f32 sums are taken in f64."""
+    if isinstance(kernel, RowKernel):
+        return row_of(kernel, arrays, dtype)
     shape = kernel.iteration if isinstance(kernel, ReduceKernel) else kernel.shape
-    place = {f"#{i}": index for i, index in enumerate(np.indices(shape, np.int64))}
-    full = np.broadcast_to(value_of(kernel.body, place, arrays), shape)
+    full = np.broadcast_to(value_of(kernel.body, places(shape), arrays), shape)
     if isinstance(kernel, ReduceKernel):
-        if kernel.combine == "sum":
-            full = full.sum(-1, dtype=np.float64 if np.issubdtype(dtype, np.floating) else dtype)
-        elif full.shape[-1]:
-            full = full.max(-1)
-        else:
-            least = False if dtype == np.bool_ else -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
-            full = np.full(full.shape[:-1], least)
+        full = combined_over(full, kernel.combine, dtype)
+    return np.ascontiguousarray(full).astype(dtype).reshape(-1)
+
+
+def row_of(kernel: RowKernel, arrays: Arrays, dtype: np.dtype) -> np.ndarray:
+    """A row kernel: pass after pass over all rows at once."""
+    reduced: list[np.ndarray] = []
+    for each in kernel.passes:
+        shape = (*kernel.shape, each.extent)
+        spread = [r[..., None] for r in reduced]
+        full = np.broadcast_to(value_of(each.body, places(shape, ALONG), arrays, spread), shape)
+        own = each.body.dtype.numpy
+        reduced.append(np.asarray(combined_over(full, each.combine, own)).astype(own))
+    if kernel.extent is None:
+        full = np.broadcast_to(value_of(kernel.body, places(kernel.shape), arrays, reduced), kernel.shape)
+    else:
+        spread = [r[..., None] for r in reduced]
+        full = np.broadcast_to(
+            value_of(kernel.body, places(kernel.result, ALONG), arrays, spread), kernel.result
+        )
     return np.ascontiguousarray(full).astype(dtype).reshape(-1)
 
 
@@ -90,9 +130,12 @@ def run_kernel() -> Callable[..., np.ndarray]:
     Inputs end at a guard page; bytes around the output must not change."""
 
     def run(
-        kernel: MapKernel | ReduceKernel, arrays: Arrays, dtype: np.dtype, vectors: Vectors | None = None
+        kernel: MapKernel | ReduceKernel | RowKernel,
+        arrays: Arrays,
+        dtype: np.dtype,
+        vectors: Vectors | None = None,
     ) -> np.ndarray:
-        count = int(np.prod(kernel.shape, dtype=np.int64))
+        count = int(np.prod(result_shape(kernel), dtype=np.int64))
         by_numpy = {d.numpy: d for d in BY_NAME.values()}
         buffers = [Buffer(0, by_numpy[dtype], count, "output", 0)]
         for i in sorted(arrays):

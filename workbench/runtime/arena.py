@@ -26,10 +26,11 @@ class Lifetime:
 
 
 def places(program: Program) -> dict[int, int]:
-    """By buffer, the one whose memory it lies in: itself, or what it was computed in place of."""
+    """By buffer, the one whose memory it lies in: itself, or what in the arena it was computed in place of."""
     found = {b.id: b.id for b in program.buffers}
     for buffer, other in aliases(program.kernels).items():
-        found[buffer] = found[other]  # kernels are in order, so the other's place is known
+        if program.buffers[other].role in _IN_ARENA:
+            found[buffer] = found[other]  # kernels are in order, so the other's place is known
     return found
 
 
@@ -94,8 +95,7 @@ def _aligned(nbytes: int) -> int:
 def plan_arena(program: Program) -> tuple[dict[int, int], int]:
     """(offset by buffer id, bytes) of the arena of `program`. Deterministic."""
     offsets, nbytes = place(lifetimes(program))
-    own = places(program)
-    return offsets | {b: offsets[own[b]] for b in aliases(program.kernels)}, nbytes
+    return {b: offsets[other] for b, other in places(program).items() if other in offsets}, nbytes
 
 
 def peak_live(needs: dict[int, Lifetime]) -> int:

@@ -65,6 +65,11 @@ def extract(space: Space, genome: Genome, dims: Mapping[str, int]) -> Program:
     return _pruned(space, genome, dims)[1]
 
 
+def extract_exactly(space: Space, genome: Genome, dims: Mapping[str, int]) -> Program:
+    """As `extract`, but placements that do not fit together are rejected as well. Raises Rejected."""
+    return _extraction(space, genome, dims)[1]
+
+
 def fitted(space: Space, genome: Genome, dims: Mapping[str, int]) -> Fitted:
     """`genome` with the placements that do not fit together with its other choices replaced by plain ones, which is
     what `extract` makes of it. One that is rejected for another reason comes back as it is."""
@@ -75,12 +80,10 @@ def fitted(space: Space, genome: Genome, dims: Mapping[str, int]) -> Fitted:
 
 
 def _pruned(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[_Extraction, Program, Fitted]:
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     notes: list[str] = []
     while True:
         try:
-            extraction = _Extraction(space, genome, dims)
-            program = extraction.program()
+            extraction, program = _extraction(space, genome, dims)
         except Rejected as rejected:
             plainer = _plainer(space, genome, rejected.eclass)
             if plainer is None:
@@ -89,6 +92,12 @@ def _pruned(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[_Ext
             notes.append(rejected.detail)
         else:
             return extraction, program, Fitted(genome, tuple(notes))
+
+
+def _extraction(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[_Extraction, Program]:
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+    extraction = _Extraction(space, genome, dims)
+    return extraction, extraction.program()
 
 
 def _plainer(space: Space, genome: Genome, eclass: int | None) -> Genome | None:
