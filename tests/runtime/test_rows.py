@@ -173,6 +173,16 @@ def test_a_pass_over_nothing_gives_the_identity(dtype: DType, stored: int | None
     assert run_kernel(nothing, {1: np.zeros(0, dtype.numpy)}, dtype.numpy).size == 0
 
 
+def test_a_pass_over_nothing_takes_no_argument(run_kernel: RunKernel) -> None:
+    """Two kernels of one source have as many arguments, whatever their empty passes would have read."""
+    for buffers in ((1,), (1, 2)):
+        loads: list[Body] = [Load(b, R, dt.F32) for b in buffers]
+        none = RowPass("sum", 0, loads[0] if len(loads) == 1 else Apply("Mul", tuple(loads), dt.F32))
+        kernel = RowKernel(0, (3,), (none,), 7, Apply("Exp2", (Reduced(0, dt.F32),), dt.F32), (0,))
+        arrays = {b: np.zeros(0, np.float32) for b in buffers}
+        assert np.array_equal(run_kernel(kernel, arrays, np.dtype(np.float32)), np.ones(21))
+
+
 def test_a_gather_by_what_a_pass_found(run_kernel: RunKernel, expected_kernel: RunKernel) -> None:
     """The element of a table that each row's largest index names."""
     rng = np.random.default_rng(0)

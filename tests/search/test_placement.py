@@ -322,7 +322,7 @@ def test_a_kernel_in_place_reads_its_own_place_only(saturator: Saturator) -> Non
 
 def test_a_fitted_genome_is_what_is_extracted(saturator: Saturator) -> None:
     case = saturated(saturator, _two_readers())
-    genome = _choosing(case, ("InPlace", "Inline"))
+    genome = _choosing(case, ("InPlace", "Inline", "Sgemm"))
     made = fitted(case.space, genome, {})
     assert made.notes == ("what would be overwritten in place has 2 readers",)
     assert fitted(case.space, made.genome, {}) == replace(made, notes=())

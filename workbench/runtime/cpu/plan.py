@@ -21,6 +21,7 @@ from workbench.ir.llir import (
     Program,
     ReduceKernel,
     RowKernel,
+    RowPass,
 )
 from workbench.runtime.arena import plan_arena
 from workbench.runtime.bounds import reach
@@ -82,7 +83,13 @@ def _parts(kernel: NativeKernel) -> list[_Part]:
             return [part(kernel.body, **{f"#{len(kernel.shape)}": kernel.extent})]
         case RowKernel():
             stored = {} if kernel.extent is None else {ALONG: kernel.extent}
-            return [*(part(p.body, **{ALONG: p.extent}) for p in kernel.passes), part(kernel.body, **stored)]
+            passes = [part(_of_row(p), **{ALONG: p.extent}) for p in kernel.passes]
+            return [*passes, part(kernel.body, **stored)]
+
+
+def _of_row(each: RowPass) -> Body:
+    """What a pass is over. One over nothing reads nothing: the function has no argument for what it would load."""
+    return each.body if each.extent else Immediate(identity(each.combine, each.body.dtype), each.body.dtype)
 
 
 def result_shape(kernel: NativeKernel) -> tuple[int, ...]:
