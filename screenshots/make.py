@@ -36,6 +36,9 @@ class Picture:
     theme: str = "dark"
 
 
+EXPLORER = ["1", "]", "]", "right", "down", "right", *["down"] * 15, "m", "enter"]
+"""The e-class of a projection of the second group, its chosen e-node unfolded."""
+
 FINISHED = [
     Picture("workbench", (160, 48), ["1", "down", "down", "right", "down", "right", *["down"] * 9]),
     Picture("workbench-light", (160, 48), ["1", "down", "right", "down"], theme="light"),
@@ -43,6 +46,7 @@ FINISHED = [
     Picture("narrow-search", (80, 24), ["4"]),
     Picture("program", (120, 40), ["1", "down", "right", "down", "right", "down", "down", "2", "z"]),
     Picture("rules", (120, 40), ["3", "z"]),
+    Picture("explorer", (120, 40), EXPLORER),
 ]
 
 

@@ -374,6 +374,13 @@ def _explore(options: argparse.Namespace) -> int:
         question = at_node(question, options.node)
     session = find_session(options.model)
     if session is not None:
+        plain = vars(_parser().parse_args(["explore", options.model]))
+        of_a_model = ("breaks", "dim", "random_weights", "allow_opaque", "target", "rules", "egg")
+        if given := [name for name in of_a_model if vars(options)[name] != plain[name]]:
+            raise InputError(
+                f"--{given[0].replace('_', '-')} is for a model; {printable(options.model)} is a session",
+                "its e-graphs are as it saturated them",
+            )
         page = explore_session(session, question)
     else:
         with tempfile.TemporaryDirectory() as scratch:

@@ -163,6 +163,7 @@ def test_another_member_shows_its_own_nodes(session: CompileSession, explorer: E
         node = list(session.programs[member].variables)[local]
         page = explorer.page(ev.Explore(node=node))
         assert (page.group, page.member, page.nodes, page.name) == (1, member, [node], MATMUL)
+        assert f"node {node}: SumReduce [1, 16, 172] f32 /lm/model/layers" in as_text(page)
         assert page.eclass == at(explorer, MATMUL).eclass
         assert at(explorer, MATMUL, member=member).nodes == [node]
 
@@ -264,6 +265,25 @@ def test_another_saturation_takes_the_place_of_the_first_and_the_first_can_come_
         assert explorer.page(ev.Explore()) == before
 
 
+def test_a_saturation_that_was_stopped_can_be_looked_at(tmp_path: Path, model_path: Callable[[str], Path]) -> None:
+    """So early that nothing is lowered: there is nothing to choose, and that is said."""
+    model = str(model_path("mlp_ts17"))
+    spec = SessionSpec(model=model, session=str(tmp_path / "s"), target="cpu", egg_nodes=150)
+    with CompileSession(spec) as session:
+        session.import_model()
+        session.split()
+        session.saturate()
+        explorer = Explorer(session.store, lambda: session.view)
+        node = session.chunks[0].nodes[0]
+        page = explorer.page(ev.Explore(node=node))
+    assert page.stopped
+    assert page.nodes == [node]
+    assert page.size == len(page.rows) > 0
+    assert page.options == 0
+    assert f"the saturation was stopped at its {page.stopped}" in as_text(page)
+    assert "no valid graph" in as_text(page)
+
+
 def test_names_from_files_are_shown_escaped(tmp_path: Path, model_path: Callable[[str], Path]) -> None:
     rules = tmp_path / "rules"
     rules.mkdir()
@@ -363,6 +383,8 @@ class TestCommand:
             (("--class", "-1"), "must be at least 0"),
             (("--class", "1", "--rule", "a"), "not allowed with"),
             (("--limit", "501"), "1 to 500 rows"),
+            (("--target", "cuda"), "--target is for a model"),
+            (("--random-weights",), "--random-weights is for a model"),
         ],
     )
     def test_what_cannot_be_is_one_line_and_status_2(

@@ -62,8 +62,8 @@ class EClassPage(msgspec.Struct, frozen=True):
     then `eclass` is -1).
 
     `rows` are those from `offset` on, out of `total` that the filter leaves of `unfiltered`. `name` is the variable of
-    the program that stands for the class, `nodes` are the HLIR nodes of chunk `member` that it computes, `text` is its
-    short term. `size`, `users` and `options` count its e-nodes, those that use it, and those that the search may
+    the program that stands for the class, `nodes` are the HLIR nodes of chunk `member` that it computes (`node_texts`:
+    operator, shape, dtype, label), `text` is its short term. `size`, `users` and `options` count its e-nodes, those that use it, and those that the search may
     choose. `in_best`: whether the best candidate computes the class in memory or in a kernel's body; `instead` are the
     kernels that compute it on the spot where it would be loaded. `stopped` is the limit that ended the saturation."""
 
@@ -75,6 +75,7 @@ class EClassPage(msgspec.Struct, frozen=True):
     name: str = ""
     names: list[str] = []
     nodes: list[int] = []
+    node_texts: list[str] = []
     text: str = ""
     rule: str = ""
     size: int = 0

@@ -35,13 +35,14 @@ def heading(page: EClassPage) -> list[str]:
     else:
         named = f"{page.name} " if page.name else ""
         also = f" (also {', '.join(page.names)})" if page.names else ""
-        nodes = f", node {', '.join(map(str, page.nodes))}" if page.nodes else ""
+        nodes = [f"  node {n}: {text}" for n, text in zip(page.nodes, page.node_texts, strict=True)]
         shown = "" if page.text in (page.name, f"#{page.eclass}") else f" = {page.text}"
         what = "users of " if page.about == "users" else ""
         lines = [
             f"{what}{named}e-class {page.eclass} of sort {page.sort}{shown}{also}",
-            f"  {where}{nodes}; {size}",
-            f"  {counted(page.size)}, {page.options:,} of them can be chosen; used by {counted(page.users)}",
+            *nodes,
+            f"  {where}; {size}",
+            f"  {counted(page.size)}, of which {page.options:,} can be chosen; used by {counted(page.users)}",
             f"  {in_best(page)}",
         ]
     if page.stopped:

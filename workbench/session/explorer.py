@@ -25,7 +25,7 @@ from workbench.search.chosen import Chosen, chosen, replaced_in
 from workbench.search.space import NothingViable, Space, build_space
 from workbench.session import events as ev
 from workbench.session.eclass import BestLine, ChildRow, EClassPage, ENodeRow, KernelUse
-from workbench.session.leading import Leading, digest_of_snapshot, read_leading
+from workbench.session.leading import Leading, digest_of_snapshot, leading_path, read_leading
 from workbench.session.saturation import kept_name
 from workbench.session.spec import EGG
 from workbench.session.store import SessionStore
@@ -84,7 +84,7 @@ class EGraph:
             return None
         if len(leading.genome) != len(space.genes):
             return None  # written by another version
-        if self._chosen is None or self._chosen[0] != leading:
+        if self._chosen is None or self._chosen[0] is not leading:
             self._chosen = leading, chosen(space, leading.genome)
         return self._chosen[1]
 
@@ -106,7 +106,8 @@ class Explorer:
     def __init__(self, store: SessionStore, view: Callable[[], SessionView]) -> None:
         self.store, self.view = store, view
         self._egraphs: OrderedDict[Path, tuple[int, EGraph]] = OrderedDict()
-        self._rows: dict[int, tuple[int, list[int]]] = {}
+        self._rows: dict[int, tuple[int, list[ev.NodeRow]]] = {}
+        self._best: dict[str, tuple[int, Leading | None]] = {}
 
     def page(self, question: ev.Explore) -> EClassPage:
         """The answer. Raises InputError for a group, node or class that is not there, SessionError where the group is
@@ -121,24 +122,28 @@ class Explorer:
         place = self._place(view, question)
         egraph = place.egraph
         index, eclass = egraph.index, place.eclass
-        leading = read_leading(self.store, place.group.digest, egraph.target)
+        leading = self._leading(place.group, egraph)
         made = egraph.chosen(leading)
         writer = _Writer(egraph, made, leading)
         if question.about == "class":
-            found = writer.ordered([int(n) for n in index.members(eclass)])
+            found: Sequence[int] = writer.ordered(index.members(eclass).tolist())
         else:
-            found = [int(n) for n in index.users(eclass)]
+            found = index.users(eclass)  # type: ignore[assignment]  # too many for a list, where it is a number
         page = self._filled(place.group, place.member, writer, found, question)
         space = egraph.space
-        instead = [] if made is None or eclass in made.kernels_of else self._instead(egraph, made, eclass)
+        is_buffer = egraph.snapshot.class_sort[eclass] == "IR"
+        elsewhere = made is not None and is_buffer and eclass not in made.kernels_of
+        instead = self._instead(egraph, made, eclass) if elsewhere and made is not None else []
         names = egraph.terms.names(eclass)
+        nodes = self._hlir_nodes(place.member, names)
         return msgspec.structs.replace(
             page,
             eclass=eclass,
             sort=printable(egraph.snapshot.class_sort[eclass], 60),
             name=printable(names[0], 60) if names else "",
             names=[printable(name, 60) for name in names[1:]],
-            nodes=self._hlir_nodes(place.member, names),
+            nodes=[row.id for row in nodes],
+            node_texts=[printable(f"{row.name} {row.shape} {row.dtype} {row.label}".rstrip()) for row in nodes],
             text=egraph.terms.short(eclass),
             size=index.size(eclass),
             users=len(index.users(eclass)),
@@ -157,9 +162,9 @@ class Explorer:
         rule = egraph.rules.get(question.rule)
         if rule is None:
             raise InputError(f"there is no rule '{printable(question.rule, 80)}' in group {group.index}")
-        leading = read_leading(self.store, group.digest, egraph.target)
+        leading = self._leading(group, egraph)
         writer = _Writer(egraph, egraph.chosen(leading), leading)
-        found = [int(n) for n in egraph.index.made_by(question.rule)]
+        found = egraph.index.made_by(question.rule).tolist()
         page = self._filled(group, self._member(group, question.member), writer, found, question)
         note = page.note
         if not egraph.snapshot.knows_makers:
@@ -178,8 +183,8 @@ class Explorer:
         if words:
             if len(found) > MOST_FILTERED:
                 note = f"the filter looks at the first {MOST_FILTERED:,} of {len(found):,} e-nodes"
-            kept = [n for n in found[:MOST_FILTERED] if writer.has(n, words)]
-        rows = [writer.row(n) for n in kept[question.offset : question.offset + question.limit]]
+            kept = [n for n in map(int, found[:MOST_FILTERED]) if writer.has(n, words)]
+        rows = [writer.row(int(n)) for n in kept[question.offset : question.offset + question.limit]]
         leading = writer.leading
         current = leading is not None and writer.made is not None
         if egraph.space is None:
@@ -204,7 +209,14 @@ class Explorer:
     @staticmethod
     def _instead(egraph: EGraph, made: Chosen, eclass: int) -> list[int]:
         assert egraph.space is not None
-        return replaced_in(egraph.space, made, [int(n) for n in egraph.index.users(eclass)])
+        return replaced_in(egraph.space, made, egraph.index.users(eclass).tolist())
+
+    def _leading(self, group: ev.GroupInfo, egraph: EGraph) -> Leading | None:
+        stamp = _stamp(leading_path(self.store, group.digest, egraph.target))
+        known = self._best.get(group.digest)
+        if known is None or known[0] != stamp:
+            known = self._best[group.digest] = stamp, read_leading(self.store, group.digest, egraph.target)
+        return known[1]
 
     def _group(self, view: SessionView, index: int) -> ev.GroupInfo:
         found = next((g for g in view.groups if g.index == index), None)
@@ -253,7 +265,10 @@ class Explorer:
             if question.group not in (None, group.index):
                 continue
             for member in group.members:
-                if question.member in (None, member) and question.node in (ids := self._ids(member)):
+                if question.member not in (None, member):
+                    continue
+                ids = [row.id for row in self._node_rows(member)]
+                if question.node in ids:
                     reads = member in chunks and question.node in chunks[member].inputs
                     found = (reads, member, ids.index(question.node))
                     best = found if best is None else min(best, found)
@@ -268,19 +283,18 @@ class Explorer:
             raise SessionError(f"node {question.node} is not in the kept e-graph", "saturate again")
         return _Place(group, member, egraph, eclass)
 
-    def _ids(self, chunk: int) -> list[int]:
-        """The HLIR ids of a chunk by local number: node N is `$tN` in its program."""
-        path = self.store / f"chunks/chunk_{chunk}.json"
-        stamp = _stamp(path)
+    def _node_rows(self, chunk: int) -> list[ev.NodeRow]:
+        """The nodes of a chunk by local number: node N is `$tN` in its program."""
+        stamp = _stamp(self.store / f"chunks/chunk_{chunk}.json")
         known = self._rows.get(chunk)
         if known is None or known[0] != stamp:
-            known = self._rows[chunk] = stamp, [row.id for row in self.store.node_rows(chunk)]
+            known = self._rows[chunk] = stamp, self.store.node_rows(chunk)
         return known[1]
 
-    def _hlir_nodes(self, member: int, names: Sequence[str]) -> list[int]:
-        ids = self._ids(member)
-        local = [int(name[2:]) for name in names if re.fullmatch(r"\$t[0-9]+", name)]
-        return [ids[n] for n in local if n < len(ids)]
+    def _hlir_nodes(self, member: int, names: Sequence[str]) -> list[ev.NodeRow]:
+        rows = self._node_rows(member)
+        local = [int(name[2:]) for name in names if re.fullmatch(r"\$t[0-9]{1,9}", name)]
+        return [rows[n] for n in local if n < len(rows)]
 
     def _egraph(self, view: SessionView, group: ev.GroupInfo) -> EGraph:
         """The e-graph kept last for a group, read once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -58,10 +59,15 @@ def _name(digest: str, target: str) -> str:
     return f"best/{digest}-{target}.msgpack"
 
 
+def leading_path(store: SessionStore, digest: str, target: str) -> Path:
+    """The file of the group of that digest."""
+    return store / _name(digest, target)
+
+
 def read_leading(store: SessionStore, digest: str, target: str) -> Leading | None:
     """The best candidate kept for the group of that digest; None where there is none."""
     try:
-        return msgspec.msgpack.decode((store / _name(digest, target)).read_bytes(), type=Leading)
+        return msgspec.msgpack.decode(leading_path(store, digest, target).read_bytes(), type=Leading)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -69,7 +75,7 @@ def read_leading(store: SessionStore, digest: str, target: str) -> Leading | Non
 def forget_leading(store: SessionStore, group: Group, target: str) -> None:
     """A search begins: what the one before found is no longer the best so far."""
     with contextlib.suppress(OSError):
-        (store / _name(group.digest, target)).unlink(missing_ok=True)
+        leading_path(store, group.digest, target).unlink(missing_ok=True)
 
 
 def keep_leading(session: CompileSession, group: Group, genome: Genome, index: int, ms: float) -> None:

@@ -17,7 +17,6 @@ from textual.events import Key, Resize
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
-from textual.worker import WorkerCancelled
 
 from workbench.errors import WorkbenchError, printable
 from workbench.session.eclass import EClassPage
@@ -134,7 +133,8 @@ class ExplorerScreen(ModalScreen[None]):
         self.listed = ENodeList(id="explorer-list", markup=False)
         self.rows: list[Row] = []
         self._xray, self._reveal = xray, reveal
-        self._shown: tuple[object, ...] = ()
+        self._done = asyncio.Event()
+        """Of the question asked last."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="explorer-box"):
@@ -149,7 +149,7 @@ class ExplorerScreen(ModalScreen[None]):
         self.set_class(look(self).glyphs.border == "ascii", "ascii")
         self.query_one(SeekLine).display = False
         self.listed.focus()
-        self.run_worker(self._ask(self.first, replace=False), group="explore")
+        self._begin(self.first, replace=False)
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self.fill)
@@ -162,9 +162,24 @@ class ExplorerScreen(ModalScreen[None]):
     async def go(self, question: Explore, *, replace: bool = False) -> None:
         """Ask, and show the answer as a new stop of the trail, or in place of this one. An answer that is still being
         waited for is given up."""
-        worker = self.run_worker(self._ask(question, replace=replace), group="explore", exclusive=True)
-        with contextlib.suppress(TimeoutError, WorkerCancelled):
-            await asyncio.wait_for(asyncio.shield(worker.wait()), AHEAD_SECONDS)
+        self._begin(question, replace=replace)
+        await self._answered()
+
+    def _begin(self, question: Explore, *, replace: bool) -> None:
+        done = self._done = asyncio.Event()
+
+        async def ask() -> None:
+            try:
+                await self._ask(question, replace=replace)
+            finally:
+                done.set()
+
+        self.run_worker(ask(), group="explore", exclusive=True)
+
+    async def _answered(self) -> None:
+        """Wait a little for what was asked last."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._done.wait(), AHEAD_SECONDS)
 
     async def _ask(self, question: Explore, *, replace: bool) -> None:
         client = self.scene.client
@@ -228,6 +243,7 @@ class ExplorerScreen(ModalScreen[None]):
 
     async def follow(self) -> None:
         """Go where the row leads: to a class, to more rows, or into an e-node and out of it."""
+        await self._answered()
         row, stop = self.at, self.here
         if row is None or stop is None:
             return
