@@ -61,11 +61,12 @@ class EClassPage(msgspec.Struct, frozen=True):
     """E-nodes of an e-class (`about` class), those that have it as a child (users), or those that a rule made (rule;
     then `eclass` is -1).
 
-    `rows` are those from `offset` on, out of `total` that the filter leaves of `unfiltered`. `name` is the variable of
-    the program that stands for the class, `nodes` are the HLIR nodes of chunk `member` that it computes (`node_texts`:
-    operator, shape, dtype, label), `text` is its short term. `size`, `users` and `options` count its e-nodes, those that use it, and those that the search may
-    choose. `in_best`: whether the best candidate computes the class in memory or in a kernel's body; `instead` are the
-    kernels that compute it on the spot where it would be loaded. `stopped` is the limit that ended the saturation."""
+    `rows` are those from `offset` on, out of `total` that the filter leaves of `unfiltered`. `name` is the variable
+    of the program that stands for the class, `nodes` are the HLIR nodes of chunk `member` that it computes
+    (`node_texts`: operator, shape, dtype, label), `text` is its short term. `size`, `users` and `options` count its
+    e-nodes, those that use it, and those that the search may choose. `in_best`: whether the best candidate computes
+    the class in memory or in a kernel's body; `instead` are the kernels that compute it on the spot where it would
+    be loaded. `stopped` is the limit that ended the saturation."""
 
     group: int
     member: int
