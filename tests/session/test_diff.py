@@ -113,6 +113,25 @@ def test_what_cannot_be_compared_is_said(sessions: Path, luminal: Command) -> No
     assert "Groups of b that have none like them in c: 1." in words
 
 
+def test_sessions_on_egglog_programs_are_compared(luminal: Command, tmp_path: Path) -> None:
+    program, more = tmp_path / "p.egg", '(rewrite (Add (Add a b) c) (Add a (Add b c)) :name "assoc")'
+    for name, rules in (("e1", ""), ("e2", more)):
+        program.write_text(f"""
+            (datatype M (Num i64) (Add M M))
+            (rewrite (Add a b) (Add b a) :name "comm")
+            {rules}
+            (let x (Add (Num 1) (Add (Num 2) (Num 3))))
+            (run 3)
+        """)
+        assert luminal("egg", program, "--session", tmp_path / name)[0] == 0
+    status, out, _ = luminal("diff", tmp_path / "e1", tmp_path / "e2", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert {r["name"]: r["change"] for r in found["rules"]} == {"assoc": "added", "comm": "matches"}
+    assert found["groups"][0]["numbers"]["enodes"]["ratio"] > 1
+    assert found["not_compared"] == []
+
+
 @pytest.mark.parametrize("width", [60, 80, WIDE, 160])
 def test_no_line_is_longer_than_it_may_be(sessions: Path, width: int) -> None:
     difference = diff_sessions(str(sessions / "a"), str(sessions / "c"))
