@@ -7,8 +7,8 @@
 
 `Given` stands in front of every program of the file. `Fires` names a rule, or several by alternatives in braces, which
 `{}` in the program stands for: `Fires "lower {Exp2 Log2} to a map" on (let $y ({} [4] $x))`. `Not on` is the example
-with texts replaced (all occurrences, `Given` included), or a program of its own where there is no `=>`; after several
-`Fires` it is for the last. A block goes on in lines that begin with `;   `.
+with texts replaced (all occurrences, `Given` included), or a program that stands alone where there is no `=>`. A block
+goes on in lines that begin with `;   `.
 
 `[2 z*4 n]` is a list of expressions and `#z*4` one expression: `z` the iterator, a number, another word a dimension.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from workbench.egraph.rules import RuleFile
 from workbench.errors import RuleError, printable
 
-_BEGINS = re.compile(r';\s*(Given|Fires "(?P<rule>[^"]*)" on|Not on)\s+(?P<text>.*)')
+_BEGINS = re.compile(r';\s*(Given|Fires "(?P<rule>[^"]*)" on|Not on)\s*(?P<text>.*)')
 _CONTINUES = re.compile(r";\s{3,}(?P<text>\S.*)")
 _LIST = re.compile(r"\[([^\[\]]*)\]")
 _SINGLE = re.compile(r"#([\w.]+(?:[*/%+][\w.]+)*)")
@@ -97,7 +97,7 @@ def _filled(text: str, word: str) -> str:
 
 def _near_miss(file: RuleFile, line: int, rule: str, given: str, text: str, body: str, word: str) -> Example:
     if "=>" not in body:
-        return _example(file, line, rule, given, _filled(body, word), False)
+        return _example(file, line, rule, "", _filled(body, word), False)
     whole = given + _filled(text, word)
     for change in body.split(" and "):
         old, _, new = (part.strip() for part in change.partition("=>"))

@@ -81,7 +81,8 @@ def false_facts(meaning: Meaning) -> Iterator[FalseFact]:
 
 
 def _at_points(e: Expr, dims: Mapping[str, int]) -> np.ndarray:
-    return np.broadcast_to(ex.evaluate(e, {**dims, ITER: POINTS}), POINTS.shape)
+    with np.errstate(divide="ignore"):  # n % z at 0
+        return np.broadcast_to(ex.evaluate(e, {**dims, ITER: POINTS}), POINTS.shape)
 
 
 def _dtype(meaning: Meaning, arguments: Sequence[int]) -> str:
