@@ -271,7 +271,7 @@ def _check_rules(options: argparse.Namespace) -> int:
     progress("")
     progress("\r")
     print(json.dumps(check.as_json(checked)) if options.json else check.as_text(checked, options.all))
-    return 1 if checked.refuted or (options.strict and checked.doubtful) else 0
+    return 1 if checked.refuted or checked.loose or (options.strict and checked.doubtful) else 0
 
 
 def _scaling(options: argparse.Namespace) -> int:

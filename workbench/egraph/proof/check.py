@@ -14,10 +14,11 @@ from workbench.egraph.proof.lint import Finding, lint
 from workbench.egraph.proof.prove import Prover, RuleProof
 from workbench.egraph.proof.reading import Read, read_rules
 from workbench.egraph.rules import RuleFile, read_library
-from workbench.errors import printable
+from workbench.errors import RuleError, printable
 from workbench.targets import TARGETS
 
 PROGRAMS = 160
+VERDICTS = ("proved", "refuted", "failed", "unchecked", "never fired")
 SECONDS = 120.0
 
 
@@ -29,6 +30,8 @@ class Checked:
     findings: Sequence[Finding]
     programs: int
     seed: int
+    loose: Sequence[str] = ()
+    """What is wrong without a rule to blame."""
 
     @property
     def refuted(self) -> list[RuleProof]:
@@ -37,8 +40,8 @@ class Checked:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the lint found something, or a rule never fired."""
-        return bool(self.findings) or any(p.verdict == "never fired" for p in self.proofs)
+        """Whether the lint found something, or a rule never fired or could not be checked."""
+        return bool(self.findings) or any(p.verdict in ("never fired", "unchecked") for p in self.proofs)
 
 
 def check_rules(
@@ -62,6 +65,14 @@ def check_rules(
     own = tuple(_renamed(file, clashing) for file in own)
     examples = [e for file in own for e in examples_of(file)]
     on_trial = read_rules(own)
+    there = {r.shown for r in on_trial.rules}
+    for example in examples:
+        if example.rule not in there:
+            raise RuleError(
+                f"{printable(example.file)}:{example.line}: there is no rule '{printable(example.rule)}' to fire",
+                "the example's name must be the rule's",
+            )
+    loose: list[str] = []
 
     def prove(target: str) -> Mapping[str, RuleProof]:
         files = [f for f in (*library, *own) if target in f.targets]
@@ -71,7 +82,9 @@ def check_rules(
         names = frozenset(r.shown for r in read_rules(mine).rules)
         both = Read((*trusted.rules, *on_trial.rules), frozenset(), frozenset(), frozenset())
         prover = Prover(files, both, names, target, seed)
-        return prover.run(programs, seconds, _examples_for(target, own, examples), lambda done: say(target, done))
+        proofs = prover.run(programs, seconds, _examples_for(target, own, examples), lambda done: say(target, done))
+        loose.extend(prover.loose)
+        return proofs
 
     progress: dict[str, int] = {}
 
@@ -83,7 +96,7 @@ def check_rules(
     with ThreadPoolExecutor(len(TARGETS)) as pool:
         proofs = _merged(pool.map(prove, TARGETS))
     order = {r.shown: i for i, r in enumerate(on_trial.rules)}
-    return Checked(sorted(proofs, key=lambda p: order[p.rule.name]), findings, programs, seed)
+    return Checked(sorted(proofs, key=lambda p: order[p.rule.name]), findings, programs, seed, loose)
 
 
 def _renamed(file: RuleFile, clashing: set[str]) -> RuleFile:
@@ -114,7 +127,9 @@ def _merged(found: Iterable[Mapping[str, RuleProof]]) -> list[RuleProof]:
             before.targets += proof.targets
             before.matches += proof.matches
             before.programs += proof.programs
+            before.calls += proof.calls
             before.refused += proof.refused
+            before.unchecked += proof.unchecked
             before.examples += proof.examples
             before.near_misses += proof.near_misses
             before.complaints += proof.complaints
@@ -127,6 +142,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
     return {
         "seed": checked.seed,
         "programs": checked.programs,
+        "unexplained": list(checked.loose),
         "rules": [_rule_json(p) for p in checked.proofs],
         "lint": [
             {"kind": f.kind, "rule": f.rule, "file": f.file, "line": f.line, "text": f.text, "advice": f.advice}
@@ -145,7 +161,9 @@ def _rule_json(proof: RuleProof) -> dict[str, Any]:
         "verdict": proof.verdict,
         "matches": proof.matches,
         "programs": proof.programs,
+        "calls": proof.calls,
         "refused": proof.refused,
+        "unchecked": proof.unchecked,
         "examples": proof.examples,
         "near_misses": proof.near_misses,
         "complaints": proof.complaints,
@@ -164,10 +182,12 @@ def as_text(checked: Checked, every: bool = False) -> str:
         lines.append(f"{printable(f.file)}:{f.line}: {f.kind}: {printable(f.rule, 60)}")
         lines.append(f"    {f.text}")
         lines.append(f"    {f.advice}")
+    for difference in checked.loose[:3]:
+        lines.append(f"wrong in some program, and no rule could be blamed: {printable(difference, 200)}")
     bare = [p for p in checked.proofs if not p.examples or not p.near_misses]
     if bare:
         lines.append(f"{len(bare)} rules without an example and a near miss: {_names(bare)}")
-    counts = {v: sum(p.verdict == v for p in checked.proofs) for v in ("proved", "refuted", "failed", "never fired")}
+    counts = {verdict: sum(p.verdict == verdict for p in checked.proofs) for verdict in VERDICTS}
     said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
     lines.append(
         f"{len(checked.proofs)} rules: {said}; {len(checked.findings)} lint findings "
@@ -183,6 +203,10 @@ def _rule_lines(proof: RuleProof) -> list[str]:
     lines += [f"    {printable(c, 300)}" for c in dict.fromkeys(proof.complaints)]
     if proof.verdict == "never fired":
         lines.append("    no program made it fire: give it an example (; Fires ..)")
+    if proof.calls == proof.refused > 0:
+        lines.append(f"    the library refuses every call that it makes ({proof.calls})")
+    if proof.verdict == "unchecked":
+        lines.append(f"    it made {proof.unchecked} e-nodes of which the built-in language says nothing")
     wrong = proof.counterexample
     if wrong is not None:
         lines.append(f"    {wrong.difference}")

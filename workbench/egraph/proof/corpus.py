@@ -20,7 +20,7 @@ from workbench.ir.expr import ZERO, Expr, Z, const
 from workbench.ir.hlir import Graph, Node, Operand
 from workbench.ir.layout import Layout, Shape
 
-MATMUL_DTYPES = (dt.F32,) * 6 + (dt.F64, dt.I64, dt.I32, dt.F16, dt.BF16)
+MATMUL_DTYPES = (dt.F32,) * 10 + (dt.F64, dt.I64, dt.I32, dt.F16, dt.BF16)
 DTYPES = (dt.F32,) * 4 + (dt.F64, dt.I64)
 
 
@@ -94,15 +94,16 @@ def matmul(rng: Random) -> Graph:
     make = _Maker(rng, "matmul")
     dtype = rng.choice(MATMUL_DTYPES)
     batch = make.extents(3)
-    m, n, k = (rng.choice((1, 2, 3, 4, 5)) for _ in range(3))
+    m, n, k = (rng.choice((1, 2, 2, 3, 3, 4, 4, 5, 5)) for _ in range(3))
     shape = (*batch, m, n, k)
-    a_batch, a_m, a_k = _matrix(rng, batch, m, k)
-    b_batch, b_k, b_n = _matrix(rng, batch, k, n)
+    make_matrix = _usual_matrix if rng.random() < 0.6 else _matrix
+    a_batch, a_m, a_k = make_matrix(rng, batch, m, k)
+    b_batch, b_k, b_n = make_matrix(rng, batch, k, n)
     if rng.random() < 0.1:
         a_m, b_n = a_k, b_k  # not what it looks like
     a = _strided(make, shape, (*a_batch, a_m, ZERO, a_k), dtype)
     b = _strided(make, shape, (*b_batch, ZERO, b_n, b_k), dtype)
-    if rng.random() < 0.3:
+    if rng.random() < 0.1:
         a, b = b, a
     multiplied = make.apply("Mul", a, b)
     view = lay.contiguous(shape)
@@ -112,12 +113,15 @@ def matmul(rng: Random) -> Graph:
     return make.ended(total) if rng.random() < 0.5 else make.ended(*_behind(make, total, dtype))
 
 
+def _usual_matrix(rng: Random, batch: Shape, rows: int, columns: int) -> tuple[list[Expr], Expr, Expr]:
+    """Strides as models have them: matrices one after the other, or the same for all; sometimes transposed."""
+    sizes = [rows * columns * _product(batch[axis + 1 :]) for axis in range(len(batch))]
+    steps = [Z * size for size in sizes] if rng.random() < 0.6 else [ZERO] * len(batch)
+    return (steps, Z * columns, Z) if rng.random() < 0.8 else (steps, Z, Z * rows)
+
+
 def _matrix(rng: Random, batch: Shape, rows: int, columns: int) -> tuple[list[Expr], Expr, Expr]:
     """Strides of the batch axes, of the rows and of the columns of one operand."""
-    if rng.random() < 0.4:  # as models have them: one after the other, or the same for all
-        moves = rng.random() < 0.6
-        sizes = [rows * columns * _product(batch[axis + 1 :]) for axis in range(len(batch))]
-        return [Z * s if moves else ZERO for s in sizes], Z * columns, Z
     pad = rng.choice((0, 0, 0, 1, 2))
     row, column = (columns + pad, 1) if rng.random() < 0.5 else (1, rows + pad)
     match rng.randrange(12):

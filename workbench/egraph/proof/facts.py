@@ -81,8 +81,11 @@ def false_facts(meaning: Meaning) -> Iterator[FalseFact]:
 
 
 def _at_points(e: Expr, dims: Mapping[str, int]) -> np.ndarray:
-    with np.errstate(divide="ignore"):  # n % z at 0
-        return np.broadcast_to(ex.evaluate(e, {**dims, ITER: POINTS}), POINTS.shape)
+    try:
+        with np.errstate(divide="ignore"):  # n % z at 0
+            return np.broadcast_to(ex.evaluate(e, {**dims, ITER: POINTS}), POINTS.shape)
+    except (KeyError, ZeroDivisionError) as error:
+        raise Unknown(f"{e}: {error}") from None
 
 
 def _dtype(meaning: Meaning, arguments: Sequence[int]) -> str:
@@ -141,23 +144,31 @@ _FACTS = {
 
 def unequal_expressions(snapshot: Snapshot, dims: Mapping[str, int]) -> Iterator[tuple[int, str]]:
     """E-nodes of index expressions, lists and dtypes that differ from what else their e-class holds, with a word."""
+    checks = {"Expression": _expressions, "EList": _lists, "DType": _dtypes}
     for eclass, sort in enumerate(snapshot.class_sort):
-        nodes = snapshot.nodes_of[eclass]
-        match sort:
-            case "Expression":
-                value = _at_points(snapshot.expr(eclass), dims)
-                for node in nodes:
-                    own = snapshot.expr_of(node)
-                    if own is not None and not np.array_equal(_at_points(own, dims), value):
-                        yield node, f"{own} is said to equal {snapshot.expr(eclass)}"
-            case "EList":
-                kinds = {snapshot.op(node) for node in nodes}
-                heads = [snapshot.children(n)[0] for n in nodes if snapshot.op(n) == "ECons"]
-                values = {tuple(_at_points(snapshot.expr(h), dims).tolist()) for h in heads}
-                if len(kinds) > 1 or len(values) > 1:
-                    yield nodes[-1], "lists of different items or lengths are said to be equal"
-            case "DType":
-                if len({snapshot.op(node) for node in nodes}) > 1:
-                    yield nodes[-1], f"{' and '.join(sorted(snapshot.op(n) for n in nodes))} are said to be equal"
-            case _:
-                pass
+        if sort in checks and len(snapshot.nodes_of[eclass]) > 1:
+            try:
+                yield from checks[sort](snapshot, eclass, dims)
+            except Unknown:
+                continue
+
+
+def _expressions(snapshot: Snapshot, eclass: int, dims: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    value = _at_points(snapshot.expr(eclass), dims)
+    for node in snapshot.nodes_of[eclass]:
+        own = snapshot.expr_of(node)
+        if own is not None and not np.array_equal(_at_points(own, dims), value):
+            yield node, f"{own} is said to equal {snapshot.expr(eclass)}"
+
+
+def _lists(snapshot: Snapshot, eclass: int, dims: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    nodes = snapshot.nodes_of[eclass]
+    heads = [snapshot.children(n)[0] for n in nodes if snapshot.op(n) == "ECons"]
+    values = {tuple(_at_points(snapshot.expr(h), dims).tolist()) for h in heads}
+    if len({snapshot.op(node) for node in nodes}) > 1 or len(values) > 1:
+        yield nodes[-1], "lists of different items or lengths are said to be equal"
+
+
+def _dtypes(snapshot: Snapshot, eclass: int, dims: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    nodes = snapshot.nodes_of[eclass]
+    yield nodes[-1], f"{' and '.join(sorted(snapshot.op(n) for n in nodes))} are said to be equal"

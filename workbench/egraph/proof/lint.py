@@ -119,7 +119,7 @@ def _library_calls(rule: ReadRule) -> Iterator[Finding]:
     if not made:
         return
     typed = set(_typed(rule))
-    result = {v for e in rule.conclusions for v in _united_with_calls(rule, e)}
+    result = set(_united_with_calls(rule))
     for call in made:
         arguments = [a for a in call.args if not isinstance(a, bindings.Lit)]
         if call.name == "CublasLt":
@@ -134,7 +134,7 @@ def _library_calls(rule: ReadRule) -> Iterator[Finding]:
                     f"the operand {operand.name} of {call.name} has no dtype premise",
                     f"ask for (= (F32) (dtype {operand.name}))",
                 )
-        for name in result - typed:
+        for name in sorted(result - typed):
             yield _finding(
                 "no dtype", rule, f"the result {name} has no dtype premise", f"ask for (= (F32) (dtype {name}))"
             )
@@ -195,14 +195,13 @@ def _typed(rule: ReadRule) -> Iterator[str]:
                     yield str(call.args[0].name)
 
 
-def _united_with_calls(rule: ReadRule, expression: Any) -> Iterator[str]:
+def _united_with_calls(rule: ReadRule) -> Iterator[str]:
     """Variables that a library call is united with."""
     if not isinstance(rule.command, bindings.RuleCommand):
         return
     for action in rule.command.rule.head:
         if isinstance(action, bindings.Union):
-            ends = (action.lhs, action.rhs)
-            for one, other in (ends, ends[::-1]):
-                is_call = one is expression and isinstance(one, bindings.Call) and one.name in CALLS
+            for one, other in ((action.lhs, action.rhs), (action.rhs, action.lhs)):
+                is_call = isinstance(one, bindings.Call) and one.name in CALLS
                 if is_call and isinstance(other, bindings.Var):
                     yield str(other.name)

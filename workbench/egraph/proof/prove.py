@@ -15,20 +15,23 @@ from workbench.egraph.program import emit
 from workbench.egraph.proof.corpus import graphs, random_inputs
 from workbench.egraph.proof.examples import Example
 from workbench.egraph.proof.facts import SHOWN, false_facts, observers, unequal_expressions
+from workbench.egraph.proof.library_calls import CALLS
 from workbench.egraph.proof.reading import Read, calls
 from workbench.egraph.proof.semantics import Meaning
 from workbench.egraph.rules import RuleFile
 from workbench.egraph.saturate import Limits, Saturator
 from workbench.egraph.schedule import SCHEDULE
 from workbench.egraph.snapshot import Snapshot
-from workbench.errors import RuleError, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
 from workbench.ir import interpret, ops
 from workbench.ir.hlir import Graph
 
-LIMITS = Limits(nodes=50_000, seconds=10.0, memory_bytes=4 << 30, grace_seconds=2.0)
+LIMITS = Limits(nodes=20_000, seconds=3.0, memory_bytes=4 << 30, grace_seconds=2.0)
 """Of one small program; a rule that reaches them explodes."""
+MOST_SUSPECTS = 12
+"""Rules that are left out in turn to find the one to blame."""
 MOST_COUNTEREXAMPLES = 8
 """Programs whose violations are attributed, per target; more of them say nothing new."""
 
@@ -51,8 +54,11 @@ class RuleProof:
     targets: list[str] = field(default_factory=list)
     matches: int = 0
     programs: int = 0
+    calls: int = 0
     refused: int = 0
-    """Library calls it made that the library refuses; extraction leaves them out."""
+    """Library calls it made, and those that the library refuses; extraction leaves these out."""
+    unchecked: int = 0
+    """E-nodes it made of which nothing can be said."""
     examples: int = 0
     near_misses: int = 0
     complaints: list[str] = field(default_factory=list)
@@ -61,12 +67,14 @@ class RuleProof:
 
     @property
     def verdict(self) -> str:
-        """proved, refuted, failed (an example does not hold) or never fired."""
+        """proved, refuted, failed (an example does not hold, it explodes), unchecked or never fired."""
         if self.counterexample is not None:
             return "refuted"
-        if self.complaints:
+        if self.complaints or self.calls == self.refused > 0:
             return "failed"
-        return "proved" if self.matches else "never fired"
+        if not self.matches:
+            return "never fired"
+        return "unchecked" if self.unchecked else "proved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,16 @@ class _Violation:
     difference: str
 
 
+@dataclass(slots=True)
+class _Looked:
+    """What was found in one e-graph; rules by name."""
+
+    violations: list[_Violation] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
 class Prover:
     """Proves the rules of one library for one target. `own` names the rules that are on trial; others are trusted."""
 
@@ -97,8 +115,15 @@ class Prover:
         self.target = target
         self.seed = seed
         self.proofs: dict[str, RuleProof] = {}
+        self.loose: list[str] = []
+        """What is wrong in programs where no rule could be blamed."""
         self.attributed = 0
         self._smallest: dict[str, int] = {}
+        self._running: Saturator | None = None
+        self._left_out: list[str] = []
+        """Rules on trial that explode; they are left out from then on."""
+        self._other: Saturator | None = None
+        """The last one that left rules out."""
 
     def run(
         self, programs: int, seconds: float, examples: Sequence[Example], on_program: Callable[[int], None]
@@ -107,8 +132,8 @@ class Prover:
 
         Raises RuleError for a library that does not load."""
         began = time.monotonic()
-        with Saturator(self.files, LIMITS) as saturator:
-            for rule in saturator.rules:
+        try:
+            for rule in self._saturator().rules:
                 if rule.name in self.own:
                     self.proofs[rule.name] = RuleProof(rule, [self.target])
             for done, graph in enumerate(islice(graphs(self.seed), programs)):
@@ -116,63 +141,100 @@ class Prover:
                     break
                 on_program(done)
                 case = _case_of(graph, self.seed + done)
-                self._try(saturator, case.text, lambda _, case=case: case)  # type: ignore[misc]
+                self._try(case.text, lambda _, case=case: case)  # type: ignore[misc]
             for example in examples:
-                self._check(saturator, example)
+                self._check(example)
+        finally:
+            for saturator in (self._running, self._other):
+                if saturator is not None:
+                    saturator.close()
         return self.proofs
 
-    def _try(self, saturator: Saturator, text: str, case_of: Callable[[Snapshot], _Case]) -> dict[str, int]:
+    def _saturator(self) -> Saturator:
+        if self._running is None:
+            self._running = Saturator(self.files, LIMITS, self._left_out)
+        return self._running
+
+    def _try(self, text: str, case_of: Callable[[Snapshot], _Case]) -> dict[str, int]:
         """Saturate, count, compare; the matches of each rule."""
         try:
-            matches, snapshot, stopped = _saturated(saturator, text)
-        except RuleError:
-            raise
-        except WorkbenchError as error:  # it ran into a limit inside a step
-            self._stopped(str(error))
+            matches, snapshot, stopped = _saturated(self._saturator(), text)
+        except WorkbenchError as error:  # it ran into a limit inside a step, or egglog panicked
+            self._runs_away(text, str(error))
             return {}
-        case = case_of(snapshot)
         if stopped:
-            self._stopped(stopped)
+            self._runs_away(text, stopped)
+        case = case_of(snapshot)
         for name, count in matches.items():
             if name in self.proofs:
                 self.proofs[name].matches += count
                 self.proofs[name].programs += 1
-        violations, refused = _violations(snapshot, case)
-        for maker in refused:
-            if maker in self.proofs:
-                self.proofs[maker].refused += 1
-        if violations:
-            self._attribute(case, violations, matches)
+        found = _look(snapshot, case)
+        for name, proof in self.proofs.items():
+            proof.calls += found.calls.count(name)
+            proof.refused += found.refused.count(name)
+            proof.unchecked += found.unknown.count(name)
+        if found.violations:
+            self._attribute(case, found.violations, matches)
         return matches
 
-    def _stopped(self, message: str) -> None:
+    def _runs_away(self, text: str, message: str) -> None:
+        """A saturation that a limit or a panic ended: find the rule without which it does not."""
         named = [name for name in self.own if f"'{name}'" in message]
-        for name in named or self.own:
-            proof = self.proofs.get(name)
-            if proof is not None and len(proof.complaints) < 3 and (named or len(self.own) == 1):
-                proof.complaints.append(f"explodes: {message}")
+        for name in (named or sorted(self.own))[:MOST_SUSPECTS]:
+            if name in self.proofs and name not in self._left_out and self._ends_without(name, text):
+                self.proofs[name].complaints.append(f"it explodes or fails: {message}")
+                self._left_out.append(name)
+                if self._running is not None:
+                    self._running.close()
+                self._running = None
+                return
+        if len(self.loose) < MOST_COUNTEREXAMPLES:
+            self.loose.append(message)
+
+    def _ends_without(self, name: str, text: str) -> bool:
+        try:
+            _, _, stopped = _saturated(self._without([*self._left_out, name]), text)
+        except WorkbenchError:
+            return False
+        return not stopped
+
+    def _without(self, names: Sequence[str]) -> Saturator:
+        """A saturator without some rules; the last one is kept, since the next question is often about the same."""
+        if self._other is None or list(self._other.without) != list(names):
+            if self._other is not None:
+                self._other.close()
+            self._other = Saturator(self.files, LIMITS, list(names))
+        return self._other
 
     def _attribute(self, case: _Case, violations: Sequence[_Violation], matches: Mapping[str, int]) -> None:
         """Blame the rule without which the violations do not come about; what refuted rules explain is explained."""
         refuted = [n for n, p in self.proofs.items() if p.counterexample is not None]
         if refuted:
             left = self._left_without(refuted, case)
-            if not left:
+            if left == []:
                 if len(refuted) == 1:
                     self._refute(refuted[0], case, violations[0])
                 return
-            violations = left
+            violations = left or violations
         if self.attributed == MOST_COUNTEREXAMPLES:
+            self._nobody(violations)
             return
         self.attributed += 1
         suspects = self._suspects(violations) or [n for n in matches if n in self.own]
         blamed = suspects[0] if suspects else None
         if len(suspects) > 1:
-            clears = (n for n in suspects if not self._left_without([*refuted, n], case))
+            clears = (n for n in suspects[:MOST_SUSPECTS] if self._left_without([*refuted, n], case) == [])
             blamed = next(clears, blamed)
-        if blamed is not None:
-            own = [v for v in violations if v.maker == blamed]
-            self._refute(blamed, case, (own or violations)[0])
+        if blamed is None:
+            self._nobody(violations)
+            return
+        own = [v for v in violations if v.maker == blamed]
+        self._refute(blamed, case, (own or violations)[0])
+
+    def _nobody(self, violations: Sequence[_Violation]) -> None:
+        if len(self.loose) < MOST_COUNTEREXAMPLES:
+            self.loose.append(violations[0].difference)
 
     def _suspects(self, violations: Sequence[_Violation]) -> list[str]:
         """Rules on trial that state a false fact or made a wrong e-node, those that run first in front: what others
@@ -185,14 +247,13 @@ class Prover:
         found.sort(key=lambda rule: (rule.name not in setters, places.get(rule.ruleset, len(places))))
         return [rule.name for rule in found]
 
-    def _left_without(self, names: Sequence[str], case: _Case) -> list[_Violation]:
-        """The violations in a program when these rules are left out."""
-        with Saturator(self.files, LIMITS, without=names) as saturator:
-            try:
-                _, snapshot, _ = _saturated(saturator, case.text)
-            except WorkbenchError:
-                return []
-            return _violations(snapshot, case)[0]
+    def _left_without(self, names: Sequence[str], case: _Case) -> list[_Violation] | None:
+        """The violations in a program when these rules are left out; None where that cannot be said."""
+        try:
+            _, snapshot, stopped = _saturated(self._without([*self._left_out, *names]), case.text)
+        except WorkbenchError:
+            return None
+        return None if stopped else _look(snapshot, case).violations
 
     def _refute(self, name: str, case: _Case, violation: _Violation) -> None:
         size = len(case.text)
@@ -201,18 +262,14 @@ class Prover:
             maker = violation.maker if violation.maker not in (None, name) else ""
             self.proofs[name].counterexample = Counterexample(case.text, violation.difference, maker or "")
 
-    def _check(self, saturator: Saturator, example: Example) -> None:
+    def _check(self, example: Example) -> None:
         proof = self.proofs.get(example.rule)
-        if proof is None:
+        if proof is None or example.rule in self._left_out:
             return
         where = f"{example.file}:{example.line}"
         proof.examples += example.fires
         proof.near_misses += not example.fires
-        try:
-            matches = self._try(saturator, example.program, lambda bound: _example_case(example, bound, self.seed))
-        except RuleError as error:
-            proof.complaints.append(f"the example at {where} cannot be run: {error.message}")
-            return
+        matches = self._try(example.program, lambda bound: _example_case(example, bound, self.seed))
         fired = matches.get(example.rule, 0) > 0
         if fired is not example.fires:
             word = "does not fire on its example" if example.fires else "fires on its near miss"
@@ -265,22 +322,26 @@ def _saturated(saturator: Saturator, text: str) -> tuple[dict[str, int], Snapsho
     return matches, Snapshot(result.snapshot), result.stopped
 
 
-def _violations(snapshot: Snapshot, case: _Case) -> tuple[list[_Violation], list[str]]:
-    """What does not hold, and the makers of the library calls that the library refuses."""
-    found: list[_Violation] = []
-    refused: list[str] = []
+def _look(snapshot: Snapshot, case: _Case) -> _Looked:
+    """What does not hold in a saturated e-graph."""
+    found = _Looked()
     known = {name: value for name, value in case.values.items() if name in snapshot.variables}
     for node, word in unequal_expressions(snapshot, case.dims):
-        found.append(_Violation(snapshot.made_by(node), "", word))
+        found.violations.append(_Violation(snapshot.made_by(node), "", word))
     meaning = Meaning(snapshot, case.inputs, known, case.dims)
     for disagreement in meaning.disagreements():
         maker = snapshot.made_by(disagreement.wrong)
         if disagreement.refused:
-            refused.append(maker or "")
+            found.refused.append(maker or "")
         else:
             op = snapshot.op(disagreement.wrong)
-            found.append(_Violation(maker, "", f"{op}: {disagreement.difference}"))
+            found.violations.append(_Violation(maker, "", f"{op}: {disagreement.difference}"))
     for fact in false_facts(meaning):
-        found.append(_Violation(None, fact.function, fact.difference))
-    return [v for v in found if not (v.maker or "").startswith(SHOWN)], refused
-
+        found.violations.append(_Violation(None, fact.function, fact.difference))
+    for node in range(snapshot.node_count):
+        if snapshot.op(node) in CALLS:
+            found.calls.append(snapshot.made_by(node) or "")
+    for node in meaning.unknown:
+        if not snapshot.op(node).startswith(SHOWN):
+            found.unknown.append(snapshot.made_by(node) or "")
+    return found

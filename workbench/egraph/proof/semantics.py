@@ -6,6 +6,7 @@ array over the iteration space of the kernel or primitive that asks for it. In a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -33,7 +34,7 @@ PRIMITIVES = frozenset(
 
 
 class Unknown(Exception):
-    """Not a constructor of the built-in language, or one whose value nobody has given (a custom operator)."""
+    """Nothing can be said: not a constructor of the built-in language, or more than can be evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class Meaning:
         self._elements: dict[tuple[int, Shape], np.ndarray | Exception] = {}
         self._open: set[object] = set()
         self._spaces: dict[int, set[Shape]] = {}
+        self.unknown: set[int] = set()
+        """E-nodes about which nothing could be said, once `disagreements` has looked at all."""
 
     # classes
 
@@ -151,6 +154,7 @@ class Meaning:
             try:
                 own = compute(node)
             except Unknown:
+                self.unknown.add(node)
                 continue
             except Meaningless as error:
                 found.append(Disagreement(eclass, right, node, str(error), isinstance(error, Refused)))
@@ -189,7 +193,7 @@ class Meaning:
             case "Matmul":
                 return self._matmul(children)
             case "CustomOp" | "Opaque":
-                raise Unknown("a custom operator")
+                return self._custom(children)
             case _ if op in ops.ELEMENTWISE:
                 space = self._shape(children[0])
                 return self._apply(op, [self.element(c, space) for c in children[1:]]).reshape(-1)
@@ -205,7 +209,7 @@ class Meaning:
         return value
 
     def _reduced(self, kind: str, shape: int, extent: int, element: int) -> np.ndarray:
-        value = self.element(element, (*self._shape(shape), self._number(extent)))
+        value = self.element(element, self._space(*self._shape(shape), self._number(extent)))
         if kind == "Max":
             least = -np.inf if _is_float(value) else False if value.dtype == bool else np.iinfo(value.dtype).min
             return np.max(value, axis=-1, initial=least)
@@ -215,8 +219,8 @@ class Meaning:
     def _matmul(self, children: Sequence[int]) -> np.ndarray:
         batch = self._shape(children[0])
         m, n, k = (self._number(c) for c in children[1:4])
-        a = self._operand(children[4], (*batch, m, k), children[5], children[6:8], children[8])
-        b = self._operand(children[9], (*batch, k, n), children[10], children[11:13], children[13])
+        a = self._operand(children[4], self._space(*batch, m, k), children[5], children[6:8], children[8])
+        b = self._operand(children[9], self._space(*batch, k, n), children[10], children[11:13], children[13])
         return _product(a, b)
 
     def _operand(self, buffer: int, space: Shape, batch: int, others: Sequence[int], offset: int) -> np.ndarray:
@@ -229,6 +233,8 @@ class Meaning:
         said = self._dtype(rest.pop(0)) if op == "CublasLt" else dt.F32
         batch = self._shape(rest[0])
         m, n, k = (self._number(c) for c in rest[1:4])
+        for space in ((m, k), (k, n), (m, n)):
+            self._space(*batch, *space)
         matrices = []
         for buffer, strides, leading, offset in (rest[4:8], rest[8:12]):
             value = self.buffer(buffer)
@@ -244,6 +250,17 @@ class Meaning:
             ]
             matrices.append(Matrix(value, entries, self._number(leading)))
         return CALLS[op](layout, batch, m, n, k, *matrices)
+
+    def _custom(self, children: Sequence[int]) -> np.ndarray:
+        """A custom operator as some function of its id and operands: numbers drawn from a digest of them."""
+        digest = hashlib.blake2b(str(self.snapshot.literal(children[0])).encode(), digest_size=8)
+        at = children[2]
+        while self.snapshot.op(self.snapshot.nodes_of[at][0]) == "RCons":
+            buffer, shape, at = self.snapshot.children(self.snapshot.nodes_of[at][0])
+            digest.update(f"{self._shape(shape)}".encode() + self.buffer(buffer).tobytes())
+        count = _count(self._shape(children[1]))
+        drawn = np.random.default_rng(int.from_bytes(digest.digest())).integers(-8, 8, count)
+        return self._flat(drawn, self._dtype(children[3]))
 
     # e-nodes of sort Elem
 
@@ -312,30 +329,44 @@ class Meaning:
         """Elements of a flat buffer over `space`; `indices` takes the place of an axis's own index."""
         if len(strides) != len(space):
             raise Meaningless(f"{len(strides)} strides over a space of {len(space)} axes")
-        if _count(space) > MOST_ELEMENTS:
-            raise Unknown("too large to evaluate")
-        at = np.full(space, int(ex.evaluate(offset, self.dims)), np.int64)
+        at = np.full(space, self._value(offset), np.int64)
         for axis, (extent, stride) in enumerate(zip(space, strides, strict=True)):
             index = (indices or {}).get(axis)
             if index is None:
                 column = [1] * len(space)
                 column[axis] = extent
                 index = np.arange(extent, dtype=np.int64).reshape(column)
-            at = at + ex.evaluate(stride, {**self.dims, ITER: index})
+            at = at + self._along(stride, index)
         if at.size and (at.min() < 0 or at.max() >= buffer.size):
             raise Meaningless(f"it reads element {at.min() if at.min() < 0 else at.max()} of {buffer.size}")
         return buffer[at]
 
+    def _along(self, e: Expr, index: np.ndarray) -> np.ndarray:
+        try:
+            with np.errstate(divide="raise"):
+                return np.asarray(ex.evaluate(e, {**self.dims, ITER: index}))
+        except KeyError as error:
+            raise Meaningless(f"{e}: {error.args[0]} has no value") from None
+        except (ZeroDivisionError, FloatingPointError):
+            raise Meaningless(f"{e} divides by zero") from None
+
     def _positions(self, value: Expr, space: Shape) -> np.ndarray:
-        if _count(space) > MOST_ELEMENTS:
-            raise Unknown("too large to evaluate")
         at = np.arange(_count(space), dtype=np.int64)
-        return np.broadcast_to(ex.evaluate(value, {**self.dims, ITER: at}), at.shape).reshape(space)
+        return np.broadcast_to(self._along(value, at), at.shape).reshape(space)
 
     # leaves
 
     def _shape(self, eclass: int) -> Shape:
-        return tuple(self._value(e) for e in self.snapshot.shape(eclass))
+        shape = tuple(self._value(e) for e in self.snapshot.shape(eclass))
+        return self._space(*shape)
+
+    @staticmethod
+    def _space(*extents: int) -> Shape:
+        if any(d < 0 for d in extents):
+            raise Meaningless(f"a shape of {extents}")
+        if _count(extents) > MOST_ELEMENTS:
+            raise Unknown("too large to evaluate")
+        return extents
 
     def _number(self, eclass: int) -> int:
         return self._value(self.snapshot.expr(eclass))
