@@ -171,6 +171,10 @@ async def test_a_slow_answer_does_not_keep_the_keyboard(
         client.hold.clear()
         await drive.press("u", "escape")
         assert drive.app.screen is drive.bench
+        await drive.press("m")
+        await drive.until(lambda: "The session is asked." in drive.screen())
+        await drive.press("escape")
+        assert drive.app.screen is drive.bench
 
 
 async def test_u_shows_the_users_and_the_enodes_again(session: CompileSession) -> None:

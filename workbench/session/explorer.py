@@ -11,21 +11,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import msgspec
 from loguru import logger
 
-from workbench.egraph.eclasses import ClassIndex
-from workbench.egraph.snapshot import Snapshot, SnapshotData
-from workbench.egraph.terms import Terms
 from workbench.errors import InputError, SessionError, WorkbenchError, printable
-from workbench.search.chosen import Chosen, chosen, replaced_in
-from workbench.search.space import NothingViable, Space, build_space
+from workbench.search.chosen import Chosen, replaced_in
 from workbench.session import events as ev
-from workbench.session.eclass import BestLine, ChildRow, EClassPage, ENodeRow, KernelUse
-from workbench.session.leading import Leading, digest_of_snapshot, leading_path, read_leading
+from workbench.session.eclass import BestLine, EClassPage
+from workbench.session.kept_egraph import MOST_KERNELS, ROOT, EGraph, Kept, RowWriter
+from workbench.session.leading import Leading, leading_path, read_leading
 from workbench.session.saturation import kept_name
 from workbench.session.spec import EGG
 from workbench.session.store import SessionStore
@@ -33,60 +29,11 @@ from workbench.session.view import SessionView
 
 MOST_ROWS = 500
 """Rows of one page."""
-MOST_KERNELS = 4
-"""Kernels that are listed beside an e-node; the rest is counted."""
 MOST_FILTERED = 20_000
 """E-nodes that a filter looks at."""
 KEPT = 6
 """E-graphs held in memory; the one not asked about for longest goes first."""
-ROOT = "$root"
 CONSTANT = "a scalar constant is written into its consumers and has no e-class"
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """What the explorer reads of a kept saturation."""
-
-    event: ev.GroupSaturated
-    snapshot: SnapshotData
-
-
-class EGraph:
-    """A kept e-graph with what is made of it once: index, terms, space."""
-
-    def __init__(self, kept: _Kept, target: str) -> None:
-        self.event, self.target = kept.event, target
-        self.snapshot = Snapshot(kept.snapshot)
-        self.index = ClassIndex(kept.snapshot)
-        self.terms = Terms(self.snapshot, self.index)
-        self.digest = digest_of_snapshot(kept.snapshot)
-        self.rules = {rule.name: rule for rule in kept.event.rules}
-        self.refused = ""
-        """Why there is no space."""
-        self.texts: dict[int, str] = {}
-        """What a filter searches, by e-node."""
-        self._chosen: tuple[Leading, Chosen] | None = None
-
-    @cached_property
-    def space(self) -> Space | None:
-        """What the search may choose; None where no kernel computes an output, and in an egglog program."""
-        if self.target == EGG:
-            return None
-        try:
-            return build_space(self.snapshot, ROOT, self.target)
-        except NothingViable as error:
-            self.refused = str(error)
-            return None
-
-    def chosen(self, leading: Leading | None) -> Chosen | None:
-        """What the best candidate uses; None where it is not of this e-graph."""
-        space = self.space
-        if leading is None or space is None or leading.snapshot != self.digest:
-            return None
-        if len(leading.genome) != len(space.genes):
-            return None  # written by another version
-        if self._chosen is None or self._chosen[0] is not leading:
-            self._chosen = leading, chosen(space, leading.genome)
-        return self._chosen[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +71,7 @@ class Explorer:
         index, eclass = egraph.index, place.eclass
         leading = self._leading(place.group, egraph)
         made = egraph.chosen(leading)
-        writer = _Writer(egraph, made, leading)
+        writer = RowWriter(egraph, made, leading)
         if question.about == "class":
             found: Sequence[int] = writer.ordered(index.members(eclass).tolist())
         else:
@@ -163,7 +110,7 @@ class Explorer:
         if rule is None:
             raise InputError(f"there is no rule '{printable(question.rule, 80)}' in group {group.index}")
         leading = self._leading(group, egraph)
-        writer = _Writer(egraph, egraph.chosen(leading), leading)
+        writer = RowWriter(egraph, egraph.chosen(leading), leading)
         found = egraph.index.made_by(question.rule).tolist()
         page = self._filled(group, self._member(group, question.member), writer, found, question)
         note = page.note
@@ -174,7 +121,7 @@ class Explorer:
         return msgspec.structs.replace(page, rule=printable(rule.name), size=len(found), note=note)
 
     def _filled(
-        self, group: ev.GroupInfo, member: int, writer: _Writer, found: Sequence[int], question: ev.Explore
+        self, group: ev.GroupInfo, member: int, writer: RowWriter, found: Sequence[int], question: ev.Explore
     ) -> EClassPage:
         """The rows of a page, and what is said of the e-graph; the rest is of whoever asks."""
         egraph = writer.egraph
@@ -307,7 +254,7 @@ class Explorer:
         known = self._egraphs.get(path)
         if known is None or known[0] != stamp:
             try:
-                kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+                kept = msgspec.msgpack.decode(path.read_bytes(), type=Kept)
             except (OSError, msgspec.DecodeError) as error:
                 raise SessionError(f"{path}: cannot be read: {error}", "saturate again") from None
             known = self._egraphs[path] = stamp, EGraph(kept, target)
@@ -315,94 +262,6 @@ class Explorer:
         while len(self._egraphs) > KEPT:
             self._egraphs.popitem(last=False)
         return known[1]
-
-
-class _Writer:
-    """Makes rows of e-nodes, with what the best candidate does with them."""
-
-    def __init__(self, egraph: EGraph, made: Chosen | None, leading: Leading | None) -> None:
-        self.egraph, self.made, self.leading = egraph, made, leading
-        self._kernels: dict[int, KernelUse] = {}
-        self._options: dict[int, frozenset[int]] = {}
-
-    def ordered(self, nodes: list[int]) -> list[int]:
-        """The chosen one first, then those that can be chosen, the subsumed ones last."""
-        made, data = self.made, self.egraph.snapshot.data
-
-        def rank(node: int) -> tuple[bool, bool, bool, int]:
-            picked = made is not None and made.node_of.get(self.egraph.snapshot.class_of(node)) == node
-            return not picked, not self._is_option(node), bool(data.subsumed[node]), node
-
-        return sorted(nodes, key=rank)
-
-    def _is_option(self, node: int) -> bool:
-        space, eclass = self.egraph.space, self.egraph.snapshot.class_of(node)
-        if space is None:
-            return False
-        if eclass not in self._options:
-            self._options[eclass] = frozenset(space.options[eclass])
-        return node in self._options[eclass]
-
-    def has(self, node: int, words: Sequence[str]) -> bool:
-        """Whether an e-node's term and maker have all the words."""
-        text = self.egraph.texts.get(node)
-        if text is None:
-            maker = self.egraph.snapshot.made_by(node) or ""
-            text = self.egraph.texts[node] = f"{self.egraph.terms.node(node)} {maker}".lower()
-        return all(word in text for word in words)
-
-    def row(self, node: int) -> ENodeRow:
-        """An e-node as it is shown."""
-        egraph, snapshot, made = self.egraph, self.egraph.snapshot, self.made
-        eclass = snapshot.class_of(node)
-        maker = snapshot.made_by(node)
-        rule = egraph.rules.get(maker) if maker else None
-        picked = made is not None and made.node_of.get(eclass) == node
-        kernels = list(made.kernels_of[eclass]) if made is not None and picked and self._is_computed(node) else []
-        return ENodeRow(
-            id=node,
-            eclass=eclass,
-            op=printable(snapshot.op(node), 60),
-            term=egraph.terms.node(node),
-            children=[
-                ChildRow(
-                    place,
-                    child,
-                    printable(snapshot.class_sort[child], 60),
-                    egraph.index.size(child),
-                    egraph.terms.short(child),
-                    bool(egraph.terms.value(child)),
-                )
-                for place, child in enumerate(snapshot.children(node), 1)
-                if child >= 0
-            ],
-            made_by=printable(maker) if maker else "",
-            file=printable(rule.file) if rule else "",
-            line=rule.line if rule else 0,
-            subsumed=bool(snapshot.data.subsumed[node]),
-            option=self._is_option(node),
-            chosen=picked,
-            kernels=[self.kernel(k) for k in kernels[:MOST_KERNELS]],
-            more_kernels=max(0, len(kernels) - MOST_KERNELS),
-        )
-
-    def _is_computed(self, node: int) -> bool:
-        """Whether a kernel computes it: an input is there, a list is none."""
-        snapshot = self.egraph.snapshot
-        return snapshot.class_sort[snapshot.class_of(node)] != "IRList" and snapshot.op(node) != "Input"
-
-    def kernel(self, eclass: int) -> KernelUse:
-        """The kernel that computes an e-class, with its time where it has one."""
-        found = self._kernels.get(eclass)
-        if found is None:
-            text = self.egraph.terms.short(eclass, 0)
-            timed = self.leading.kernels.get(eclass) if self.leading is not None else None
-            if timed is None:
-                found = KernelUse(eclass, text)
-            else:
-                found = KernelUse(eclass, text, printable(timed.name), timed.ms, timed.calls)
-            self._kernels[eclass] = found
-        return found
 
 
 def _stamp(path: Path) -> int:

@@ -150,6 +150,7 @@ class ExplorerScreen(ModalScreen[None]):
         self.query_one(SeekLine).display = False
         self.listed.focus()
         self._begin(self.first, replace=False)
+        self.call_after_refresh(self.fill)
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self.fill)
