@@ -22,7 +22,7 @@ from workbench.ir.dtype import DType
 from workbench.ir.expr import ZERO, Expr, Z, const
 from workbench.ir.hlir import Graph
 from workbench.runtime.compare import compare, default_tolerance
-from workbench.search.extract import Rejected
+from workbench.search.placement import Rejected
 
 LAYOUTS = ("RmRm", "RmCm", "CmRm", "CmCm")
 LT_DTYPES = (dt.F32, dt.F16, dt.BF16, dt.F64)

@@ -32,7 +32,9 @@ from workbench.ir.expr import var
 from workbench.ir.hlir import CustomOpSpec, Graph
 from workbench.ir.llir import Program
 from workbench.runtime import get_runtime
-from workbench.search.extract import Binding, Rejected, bind, extract
+from workbench.search.binding import Binding, bind
+from workbench.search.extract import extract
+from workbench.search.placement import Rejected
 from workbench.search.space import Genome, build_space
 
 Load = Callable[[str], Model]

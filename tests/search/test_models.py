@@ -15,7 +15,7 @@ from workbench.egraph.rules import read_library
 from workbench.egraph.saturate import Saturator
 from workbench.frontend import import_model
 from workbench.ir import interpret
-from workbench.search.extract import Rejected
+from workbench.search.placement import Rejected
 
 GENOMES = 8
 

@@ -17,8 +17,9 @@ from workbench.ir import llir, ops
 from workbench.ir.hlir import Graph
 from workbench.ir.llir import Program
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
-from workbench.search.extract import Rejected, extract
+from workbench.search.extract import extract
 from workbench.search.ledger import Entry, Ledger
+from workbench.search.placement import Rejected
 from workbench.search.search import Outcome, search
 from workbench.search.space import NothingViable
 from workbench.search.strategies import GENERATION, Evolve, make_strategy

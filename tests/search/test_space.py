@@ -19,7 +19,8 @@ from workbench.egraph.snapshot import Builder, Snapshot
 from workbench.ir import dtype as dt
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
-from workbench.search.extract import Rejected, extract
+from workbench.search.extract import extract
+from workbench.search.placement import Rejected
 from workbench.search.space import NothingViable, build_space, value_children
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from workbench.egraph.program import ChunkProgram, parse_literal
+from workbench.egraph.program import parse_literal
 from workbench.egraph.snapshot import Snapshot
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
@@ -33,22 +33,6 @@ ROUTINES = {"Sgemm": "sgemm", "Cublas": "cublas-sgemm", "CublasLt": "cublaslt"}
 """What the call of a library's e-node is named."""
 RECURSION_LIMIT = 200_000
 """A graph without breaks is as deep as it has nodes, and extraction follows it down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """How local numbers become HLIR ids in one member of a group: boundary inputs and nodes by local number, outputs
-    by position, custom operators by local id."""
-
-    inputs: tuple[int, ...]
-    nodes: tuple[int, ...]
-    outputs: tuple[int, ...]
-    custom_ids: tuple[int, ...]
-
-    @classmethod
-    def of(cls, program: ChunkProgram, outputs: Sequence[int]) -> Binding:
-        """The binding of the chunk that `program` was emitted for."""
-        return cls(program.inputs, tuple(program.variables), tuple(outputs), program.custom_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +98,6 @@ def _plainer(space: Space, genome: Genome, eclass: int | None) -> Genome | None:
 def kernel_classes(space: Space, genome: Genome, dims: Mapping[str, int]) -> list[int]:
     """The e-class that each kernel of `extract` computes, in the order of its kernels. Raises Rejected."""
     return _pruned(space, genome, dims)[0].computed
-
-
-def bind(program: Program, binding: Binding) -> Program:
-    """`program` for one member: buffers and kernels name that member's HLIR nodes."""
-    buffers = [
-        replace(b, source=binding.inputs[b.source] if b.role == "boundary" else _node(binding, b.source))
-        for b in program.buffers
-    ]
-    kernels: list[Kernel] = []
-    for kernel in program.kernels:
-        sources = tuple(_node(binding, s) for s in kernel.sources)
-        if isinstance(kernel, llir.OpaqueCall):
-            kernels.append(replace(kernel, sources=sources, custom_id=binding.custom_ids[kernel.custom_id]))
-        else:
-            kernels.append(replace(kernel, sources=sources))
-    return Program(buffers, kernels, list(program.outputs))
-
-
-def _node(binding: Binding, local: int) -> int:
-    return binding.nodes[local] if local >= 0 else -1
 
 
 class _Extraction:

@@ -15,7 +15,8 @@ from workbench.errors import NotViableError
 from workbench.ir.hlir import shape_values
 from workbench.ir.llir import Program
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection, memory_fits
-from workbench.search.extract import Binding, bind, fitted
+from workbench.search.binding import Binding, bind
+from workbench.search.extract import fitted
 from workbench.search.ledger import Entry
 from workbench.search.search import Outcome, search
 from workbench.search.space import Genome

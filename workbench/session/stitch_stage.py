@@ -9,7 +9,8 @@ from workbench import chunking
 from workbench.errors import NotViableError
 from workbench.frontend import load_constant
 from workbench.ir.llir import Program
-from workbench.search.extract import Binding, bind, extract
+from workbench.search.binding import Binding, bind
+from workbench.search.extract import extract
 from workbench.search.placement import Rejected
 from workbench.session import events as ev
 from workbench.session.executable import Executable

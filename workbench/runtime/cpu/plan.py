@@ -28,7 +28,8 @@ from workbench.runtime.bounds import reach
 from workbench.runtime.cpu.builder import REGISTER
 from workbench.runtime.cpu.render import identity, render_terms, source_key
 from workbench.runtime.cpu.row_render import Keys, RowForm, render_row
-from workbench.runtime.cpu.schedule import Form, Term, Vectors, gathered, linearise
+from workbench.runtime.cpu.schedule import Form, Vectors
+from workbench.runtime.cpu.terms import Term, gathered, linearise
 from workbench.runtime.protocol import GemmLaunch, Launch, MatrixRef, NativeLaunch, OpaqueLaunch, Plan, PlanBuffer
 
 NativeKernel = MapKernel | ReduceKernel | RowKernel

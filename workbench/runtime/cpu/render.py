@@ -17,7 +17,8 @@ from workbench.ir.expr import Expr
 from workbench.ir.llir import GATHERED
 from workbench.runtime.cpu import functions, index
 from workbench.runtime.cpu.builder import MEMORY, REGISTER, Builder, Value
-from workbench.runtime.cpu.schedule import Form, Nest, Term, Vectors, gathered, schedule, stride, variable_level
+from workbench.runtime.cpu.schedule import Form, Nest, Vectors, schedule, stride, variable_level
+from workbench.runtime.cpu.terms import Term, gathered
 
 FUNCTION = "k"
 """The name of the function in every source, so that equal kernels have equal text."""

@@ -16,7 +16,8 @@ from workbench.ir.expr import Expr
 from workbench.ir.llir import ALONG, axis
 from workbench.runtime.cpu.builder import REGISTER, Builder, Value
 from workbench.runtime.cpu.render import FUNCTION, NestWriter, arguments, identity
-from workbench.runtime.cpu.schedule import Loop, Nest, Term, Vectors, schedule_pass
+from workbench.runtime.cpu.schedule import Loop, Nest, Vectors, schedule_pass
+from workbench.runtime.cpu.terms import Term
 
 Keys = tuple[tuple[Any, ...], ...]
 """A body by the keys of its terms."""
