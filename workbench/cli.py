@@ -357,7 +357,7 @@ def _explore(options: argparse.Namespace) -> int:
 
     from workbench.session import events as ev
     from workbench.session.eclass_text import as_text
-    from workbench.session.explore import at_node, explore_model, explore_session
+    from workbench.session.explore import at_node, explore_model, explore_program, explore_session
     from workbench.session.store import find_session
 
     question = ev.Explore(
@@ -373,17 +373,22 @@ def _explore(options: argparse.Namespace) -> int:
     if options.node is not None:
         question = at_node(question, options.node)
     session = find_session(options.model)
-    if session is not None:
+    is_program = session is None and _is_program(options.model)
+    if session is not None or is_program:
         plain = vars(_parser().parse_args(["explore", options.model]))
         of_a_model = ("breaks", "dim", "random_weights", "allow_opaque", "target", "rules", "egg")
         if given := [name for name in of_a_model if vars(options)[name] != plain[name]]:
+            other = "an egglog program" if is_program else "a session"
             raise InputError(
-                f"--{given[0].replace('_', '-')} is for a model; {printable(options.model)} is a session",
-                "its e-graphs are as it saturated them",
+                f"--{given[0].replace('_', '-')} is for a model; {printable(options.model)} is {other}",
+                "its e-graph is as it made it",
             )
-        page = explore_session(session, question)
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
+        if session is not None:
+            page = explore_session(session, question)
+        elif is_program:
+            page = explore_program(_program_spec(options), question, Path(scratch))
+        else:
             page = explore_model(_spec(options), question, Path(scratch))
     if options.json:
         import msgspec
@@ -565,11 +570,11 @@ def _setup_inspect(command: argparse.ArgumentParser) -> None:
 
 
 def _setup_explore(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", metavar="MODEL|SESSION", help="an .onnx file, demo, or a session; its own options")
+    command.add_argument("model", metavar="MODEL|SESSION", help="an .onnx or .egg file, demo, or a session")
     _import_options(command)
     _target_option(command)
     which = command.add_mutually_exclusive_group()
-    which.add_argument("--node", metavar="N", help="the e-class of an HLIR node id, or of $tN of a program")
+    which.add_argument("--node", metavar="N", help="the e-class of an HLIR node id, or of a variable")
     which.add_argument("--class", type=_whole, dest="eclass", metavar="C", help="an e-class by its number")
     which.add_argument("--rule", metavar="NAME", help="the e-nodes that a rule made first")
     command.add_argument("--users", action="store_true", help="the e-nodes that use the class, not those in it")

@@ -376,6 +376,29 @@ class TestCommand:
         assert "\n  ~ (Add " in out
         assert "1 to 2 of 2 e-nodes" in out
 
+    def test_an_egglog_program_is_run_and_what_it_reached_is_shown(self, luminal: Command, tmp_path: Path) -> None:
+        program = tmp_path / "m.egg"
+        text = '(datatype M (Var String) (Add M M)) (rewrite (Add a b) (Add b a)) (let e (Add (Var "x") (Var "y")))'
+        text += " (run 3)"
+        program.write_text(text)
+        status, out, err = luminal("explore", program, "--node", "e")
+        assert (status, err) == (0, "")
+        assert '(Add (Var "x") (Var "y"))' in out
+        assert '(Add (Var "y") (Var "x"))' in out
+        assert "2 e-nodes; used by 0 e-nodes" in out
+        assert "candidate" not in out
+        program.write_text(f'{text} (check (= e (Var "x")))')
+        status, out, _ = luminal("explore", program, "--node", "e")
+        assert status == 0
+        assert "2 e-nodes; used by 0 e-nodes" in out
+        assert "m.egg:1" in out
+        program.write_text("(")
+        status, out, err = luminal("explore", program)
+        assert (status, out) == (2, "")
+        assert "m.egg:1" in err
+        status, _, err = luminal("explore", program, "--target", "cpu")
+        assert (status, "--target is for a model" in err) == (2, True)
+
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [

@@ -86,6 +86,8 @@ class EClassPage(msgspec.Struct, frozen=True):
     offset: int = 0
     total: int = 0
     unfiltered: int = 0
+    searched: bool = True
+    """Not so of an egglog program: there is nothing to choose."""
     best: BestLine | None = None
     in_best: bool = False
     instead: list[KernelUse] = []

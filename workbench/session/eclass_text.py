@@ -37,14 +37,16 @@ def heading(page: EClassPage) -> list[str]:
         also = f" (also {', '.join(page.names)})" if page.names else ""
         nodes = [f"  node {n}: {text}" for n, text in zip(page.nodes, page.node_texts, strict=True)]
         shown = "" if page.text in (page.name, f"#{page.eclass}") else f" = {page.text}"
+        choice = f", of which {page.options:,} can be chosen" if page.searched else ""
         what = "users of " if page.about == "users" else ""
         lines = [
             f"{what}{named}e-class {page.eclass} of sort {page.sort}{shown}{also}",
             *nodes,
-            f"  {where}; {size}",
-            f"  {counted(page.size)}, of which {page.options:,} can be chosen; used by {counted(page.users)}",
-            f"  {in_best(page)}",
+            f"  {where}; {size}" if page.searched else f"  {size}",
+            f"  {counted(page.size)}{choice}; used by {counted(page.users)}",
         ]
+        if page.searched:
+            lines.append(f"  {in_best(page)}")
     if page.stopped:
         lines.append(f"  the saturation was stopped at its {page.stopped}: this is what it had reached")
     if page.note:

@@ -145,6 +145,7 @@ class Explorer:
             offset=question.offset,
             total=len(kept),
             unfiltered=len(found),
+            searched=egraph.target != EGG,
             best=BestLine(leading.index, leading.ms, bool(leading.kernels)) if current and leading else None,
             makers_known=egraph.snapshot.knows_makers,
             egraph_classes=egraph.snapshot.class_count,
