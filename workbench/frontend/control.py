@@ -52,7 +52,7 @@ def _alike(some: Sequence[Value | None], others: Sequence[Value | None]) -> bool
 
 @operator("Loop")
 def loop(
-    b: Builder, count: Value | None, condition: Value | None, *state: Value | None, body: Body
+    b: Builder, count: Value | None = None, condition: Value | None = None, *state: Value | None, body: Body
 ) -> tuple[Value | None, ...]:
     steps = _MOST_STEPS if count is None else as_ints(count, "the number of steps")[0]
     going: Value = np.asarray(True) if condition is None else b.reshape(condition, ())

@@ -98,6 +98,8 @@ class Lowering:
             raise ModelError(f"{len(inputs)} inputs")
         if row.fewest_inputs and any(x is None for x in inputs[: row.fewest_inputs]):
             raise ModelError("a required input is absent")
+        if row.rest_from is not None and any(x is None for x in inputs[row.rest_from :]):
+            raise ModelError("a required input is absent")
         attributes = self._attributes(row, node, scope)
         if row.fold is not None:
             arrays = foldable(inputs)

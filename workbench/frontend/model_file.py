@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import ModelError, printable
+from workbench.frontend.functions import inlined
 from workbench.frontend.registry import MAX_OPSET, MIN_OPSET, standard
 
 _GRAPH = 5
@@ -66,10 +67,10 @@ def open_model(source: Path | str | Any) -> ModelFile:
     Raises ModelError when there is no such file, or it is no ONNX model that this importer reads."""
     if isinstance(source, Path | str):
         path = Path(source)
-        proto = _inlined(_decode(path))
+        proto = inlined(_decode(path))
     else:
         path = Path("model")
-        proto = _inlined(source)
+        proto = inlined(source)
     nodes = [OnnxNode(node) for node in proto.graph.node]
     if bytes in {type(text) for text in _texts(proto, nodes)}:  # protobuf's way to say that it is no text
         raise ModelError(f"{printable(str(path))} is damaged: a name in it is not text")
@@ -136,7 +137,7 @@ def _texts(proto: Any, nodes: Sequence[OnnxNode]) -> Iterator[str | bytes]:
     """Every name in the model's graph and the subgraphs in it."""
     for opset in proto.opset_import:
         yield opset.domain
-    graphs = [(proto.graph, nodes)]
+    graphs: list[tuple[Any, Sequence[Any]]] = [(proto.graph, nodes)]
     while graphs:
         graph, inside = graphs.pop()
         for node in inside:
@@ -148,7 +149,7 @@ def _texts(proto: Any, nodes: Sequence[OnnxNode]) -> Iterator[str | bytes]:
             for attribute in node.attribute:
                 yield attribute.name
                 if attribute.type == _GRAPH:
-                    graphs.append((attribute.g, [OnnxNode(n) for n in attribute.g.node]))
+                    graphs.append((attribute.g, attribute.g.node))
         for tensor in graph.initializer:
             yield tensor.name
             for entry in tensor.external_data:
@@ -158,18 +159,6 @@ def _texts(proto: Any, nodes: Sequence[OnnxNode]) -> Iterator[str | bytes]:
             yield value.name
             for dim in value.type.tensor_type.shape.dim:
                 yield dim.dim_param
-
-
-def _inlined(proto: Any) -> Any:
-    """`proto` with the functions it defines itself expanded where they are called."""
-    if not proto.functions:
-        return proto
-    import onnx.inliner
-
-    try:
-        return onnx.inliner.inline_local_functions(proto)
-    except Exception as error:
-        raise ModelError(f"the model's own functions cannot be expanded: {printable(str(error))}") from error
 
 
 def body_nodes(graph: Any) -> list[OnnxNode]:

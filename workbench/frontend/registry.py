@@ -25,7 +25,8 @@ MAX_OPSET = 28
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One row of the table. `fold` is its NumPy meaning where that is a single elementwise function."""
+    """One row of the table. `fold` is its NumPy meaning where that is a single elementwise function. Inputs from
+    `rest_from` on are any number, none of them absent."""
 
     domain: str
     name: str
@@ -36,6 +37,7 @@ class Operator:
     fewest_inputs: int
     most_inputs: int
     counts_outputs: bool
+    rest_from: int | None
     fold: Callable[..., Any] | None
 
 
@@ -52,7 +54,7 @@ def operator[F: Lower](
         parameters = list(inspect.signature(lower).parameters.values())[1:]
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         inputs = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        rest = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
         for name in names:
             row = Operator(
                 domain,
@@ -62,8 +64,9 @@ def operator[F: Lower](
                 frozenset(p.name for p in keywords if p.name != "outputs"),
                 frozenset(p.name for p in keywords if p.default is p.empty and p.name != "outputs"),
                 sum(p.default is p.empty for p in inputs),
-                _UNBOUNDED if rest else len(inputs),
+                _UNBOUNDED if rest is not None else len(inputs),
                 any(p.name == "outputs" for p in keywords),
+                len(inputs) if rest is not None and "None" not in str(rest.annotation) else None,
                 fold,
             )
             versions = _TABLE.setdefault((domain, name), [])

@@ -1,0 +1,83 @@
+"""Damaged, contradictory and made-up models are read or refused in one line; `fuzz.py` beside this has the long run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.frontend.fuzz import MUTATIONS, results
+from workbench.errors import ModelError
+from workbench.frontend import import_model, lowering
+
+COUNT = 360
+
+
+def test_no_mutated_model_does_more_than_be_refused() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    bad = []
+    for seed, kind, result in results(0, COUNT):
+        found[kind].add(result)
+        if result not in ("read", "refused"):
+            bad.append((seed, kind, result))
+    assert not bad
+    assert found.keys() == {"bits", "made up", *(mutation.__name__ for mutation in MUTATIONS)}
+    assert all("refused" in kinds for kinds in found.values())
+    assert sum("read" in kinds for kinds in found.values()) > 6, "models that are all refused test little"
+
+
+def calling(callees: dict[str, list[str]], path: Path) -> Path:
+    """A model that calls f0; each function calls others one after the other, or is a Relu."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    made = []
+    for name, calls in callees.items():
+        wires = ["a", *(f"t{i}" for i in range(len(calls) - 1)), "b"]
+        nodes = [
+            helper.make_node(callee, [source], [target], domain="" if callee == "Relu" else "local")
+            for callee, source, target in zip(calls, wires, wires[1:], strict=False)
+        ]
+        made.append(helper.make_function("local", name, ["a"], ["b"], nodes, opsets))
+    graph = helper.make_graph(
+        [helper.make_node("f0", ["x"], ["y"], domain="local")],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])],
+        [onnx.ValueInfoProto(name="y")],
+    )
+    path.write_bytes(helper.make_model(graph, functions=made, opset_imports=opsets).SerializeToString())
+    return path
+
+
+def test_functions_are_expanded_only_as_far_as_is_sane(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    assert len(import_model(calling({"f0": ["f1", "f1"], "f1": ["Relu"]}, path)).graph) > 2
+    with pytest.raises(ModelError, match=r"function 'f\d' calls itself"):
+        import_model(calling({"f0": ["f1"], "f1": ["f0"]}, path))
+    doubling = {f"f{i}": [f"f{i + 1}"] * 2 for i in range(60)} | {"f60": ["Relu"]}
+    with pytest.raises(ModelError, match="expand to more than the 200000 nodes"):
+        import_model(calling(doubling, path))
+
+
+def test_a_loop_that_would_never_end_is_refused(
+    write_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lowering, "MOST_INNER_NODES", 500)
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "s"], ["t"]), helper.make_node("Identity", ["c"], ["d"])],
+        "g",
+        [helper.make_tensor_value_info(name, 1, None) for name in ("i", "c", "s")],
+        [onnx.ValueInfoProto(name=name) for name in ("d", "t")],
+    )
+    known = {"many": np.array(2**62), "on": np.array(True)}
+    for condition in ("on", ""):
+        path = write_model(
+            [helper.make_node("Loop", ["many", condition, "x"], ["y"], body=body, name="loop")],
+            {"x": (np.float32, (2,))},
+            known=known,
+        )
+        with pytest.raises(ModelError, match=r"node 'loop' \(Loop\): loops of more than 500 nodes in all"):
+            import_model(path)
