@@ -133,6 +133,8 @@ class Lowering:
             name = _RENAMED.get(attribute.name, attribute.name)
             if name not in row.attributes:
                 raise NotLoweredError(f"attribute '{printable(attribute.name)}' is not supported")
+            if attribute.type != row.attributes[name]:
+                raise ModelError(f"attribute '{printable(attribute.name)}' is of the wrong kind")
             found[name] = self._attribute(attribute, node, scope)
         absent = row.required - found.keys()
         if absent:

@@ -61,7 +61,10 @@ class OpaqueOperators:
             tensor = value.type.tensor_type
             if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
                 continue
-            dtype = graph_dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else None
+            try:
+                dtype = graph_dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+            except (KeyError, ValueError, TypeError):  # an element type that this onnx does not know, or none
+                continue
             if dtype is not None:
                 found[value.name] = (tuple(int(d.dim_value) for d in tensor.shape.dim), dtype)
         return found

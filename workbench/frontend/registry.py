@@ -7,7 +7,7 @@ attributes as keyword-only parameters. `outputs` is passed, as a keyword, to tho
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +25,14 @@ MAX_OPSET = 28
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One row of the table. `fold` is its NumPy meaning where that is a single elementwise function. Inputs from
-    `rest_from` on are any number, none of them absent."""
+    """One row of the table. `attributes` are by name, each with its AttributeProto.AttributeType. `fold` is its NumPy
+    meaning where that is a single elementwise function. Inputs from `rest_from` on are any number, none absent."""
 
     domain: str
     name: str
     since: int
     lower: Lower
-    attributes: frozenset[str]
+    attributes: Mapping[str, int]
     required: frozenset[str]
     fewest_inputs: int
     most_inputs: int
@@ -41,6 +41,17 @@ class Operator:
     fold: Callable[..., Any] | None
 
 
+_KINDS = {
+    "float": 1,
+    "int": 2,
+    "str": 3,
+    "np.ndarray": 4,
+    "Body": 5,
+    "list[float]": 6,
+    "list[int]": 7,
+    "list[str]": 8,
+}
+"""How a parameter's type is written, and the AttributeProto.AttributeType that gives it."""
 _TABLE: dict[tuple[str, str], list[Operator]] = {}
 _UNBOUNDED = 1 << 30
 
@@ -61,7 +72,7 @@ def operator[F: Lower](
                 name,
                 since,
                 lower,
-                frozenset(p.name for p in keywords if p.name != "outputs"),
+                {p.name: _KINDS[str(p.annotation).split(" | ")[0]] for p in keywords if p.name != "outputs"},
                 frozenset(p.name for p in keywords if p.default is p.empty and p.name != "outputs"),
                 sum(p.default is p.empty for p in inputs),
                 _UNBOUNDED if rest is not None else len(inputs),
