@@ -105,7 +105,8 @@ async def test_m_on_a_node_shows_its_class(session: CompileSession, size: tuple[
         assert f"{'*' if ascii_only else '●'} (Map [1, 16, 64] (EAdd" in shown
         assert "~ (Add [1, 16, 64]" in shown
         assert "the program; subsumed" in shown
-        assert "lower Add to a map lower.egg:7" in shown
+        rule = next(r for r in session.saturated[1].event.rules if r.name == "lower Add to a map")
+        assert f"{rule.name} {rule.file}:{rule.line}" in shown
         assert "1 to 2 of 2 e-nodes" in shown
         if ascii_only:
             box = drive.app.screen.query_one("#explorer-box").region
