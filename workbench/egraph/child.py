@@ -19,6 +19,7 @@ import msgspec
 from workbench import frames
 from workbench.egraph.bindings import bindings
 from workbench.egraph.freezing import take_snapshot
+from workbench.egraph.guard import without_python
 from workbench.egraph.messages import (
     LibraryLoaded,
     LoadLibrary,
@@ -81,7 +82,7 @@ class Library:
         self._instrumented = 0
         """Rules that the e-graph has so far."""
         for name, text in files:
-            commands = self.egraph.parse_program(text, name)
+            commands = self.egraph.parse_program(without_python(name, text), name)
             line_starts = [m.end() for m in re.finditer(b"\n", text.encode())]  # spans count bytes
             for command in commands:
                 before = len(self.rules)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.egraph.bindings import bindings
+from workbench.egraph.containers import Container, containers_of
 from workbench.egraph.messages import RuleInfo
-from workbench.egraph.provenance import constructors_of
 from workbench.egraph.xray import Parsed
 
 TABLES = ("function", "relation")
@@ -32,6 +32,15 @@ class Source:
         return 1 + bisect_right(self.starts, offset)
 
 
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A function: `kind` is constructor, function or relation (without `output`)."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    output: str
+
+
 @dataclass(slots=True)
 class _Scope:
     """What a `pop` takes back: the names by which egglog reports rules, combined rulesets, functions."""
@@ -39,11 +48,11 @@ class _Scope:
     reported: dict[tuple[str, str], str] = field(default_factory=dict)
     """Our name by (ruleset, egglog's name)."""
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    functions: dict[str, str] = field(default_factory=dict)
-    """Kind by name."""
+    functions: dict[str, Declaration] = field(default_factory=dict)
+    containers: dict[str, Container] = field(default_factory=dict)
 
     def copy(self) -> _Scope:
-        return _Scope(dict(self.reported), dict(self.members), dict(self.functions))
+        return _Scope(dict(self.reported), dict(self.members), dict(self.functions), dict(self.containers))
 
 
 class Declared:
@@ -75,6 +84,7 @@ class Declared:
                     self._scope = self._outer.pop().copy()
             case _:
                 self._scope.functions.update(functions_of(command))
+                self._scope.containers.update(containers_of(command))
 
     def members(self, ruleset: str) -> tuple[str, ...]:
         """The rulesets that run when `ruleset` does."""
@@ -90,14 +100,20 @@ class Declared:
         rulesets = tuple(rulesets)
         return {self.name(rulesets, reported): value for reported, value in values.items()}
 
-    def kind(self, function: str) -> str:
-        """constructor, function or relation."""
-        return self._scope.functions.get(function, "function")
+    @property
+    def functions(self) -> Mapping[str, Declaration]:
+        """The functions that are there, in the order of their declarations."""
+        return self._scope.functions
 
     @property
     def facts(self) -> set[str]:
         """The functions whose rows are not e-nodes."""
-        return {name for name, kind in self._scope.functions.items() if kind in TABLES}
+        return {name for name, declared in self._scope.functions.items() if declared.kind in TABLES}
+
+    @property
+    def containers(self) -> Mapping[str, Container]:
+        """The container sorts by name."""
+        return self._scope.containers
 
     def _rule(self, command: Any, rule: Any, ruleset: str, source: Source) -> None:
         span = rule.span
@@ -124,14 +140,24 @@ class Declared:
         return next(c for c in candidates() if not any(f"{c}{arrow}" in self.parsed for arrow in arrows))
 
 
-def functions_of(command: Any) -> Iterator[tuple[str, str]]:
-    """The functions that a command declares, with their kinds."""
-    for name, _ in constructors_of(command):
-        yield name, "constructor"
+def functions_of(command: Any) -> Iterator[tuple[str, Declaration]]:
+    """The functions that a command declares."""
     match command:
-        case bindings.FunctionCommand():
-            yield command.name, "function"
+        case bindings.Datatype():
+            yield from _variants(command.name, command.variants)
+        case bindings.Datatypes():
+            for _, name, declared in command.datatypes:
+                if isinstance(declared, bindings.SubVariants):
+                    yield from _variants(name, declared.variants)
+        case bindings.Constructor() | bindings.FunctionCommand():
+            kind = "constructor" if isinstance(command, bindings.Constructor) else "function"
+            yield command.name, Declaration(kind, tuple(command.schema.input), command.schema.output)
         case bindings.Relation():
-            yield command.name, "relation"
+            yield command.name, Declaration("relation", tuple(command.inputs), "")
         case _:
             pass
+
+
+def _variants(sort: str, variants: Iterable[Any]) -> Iterator[tuple[str, Declaration]]:
+    for variant in variants:
+        yield variant.name, Declaration("constructor", tuple(variant.types), sort)

@@ -107,8 +107,15 @@ class ProgramEnded(msgspec.Struct, frozen=True, kw_only=True, tag="program_ended
     written: list[str]
 
 
+class Ending(msgspec.Struct, frozen=True, tag="ending"):
+    """The program is over; a snapshot of what it left is being taken. `ended` is all but that."""
+
+    ended: ProgramEnded
+
+
 ProgramResponse = (
-    CommandBegun
+    Ending
+    | CommandBegun
     | CommandDone
     | RulesDeclared
     | StepBegun

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from workbench.egraph.bindings import bindings
 from workbench.egraph.declared import Declared, Source
@@ -19,12 +22,14 @@ from workbench.egraph.messages import RuleInfo, StepBegun, StepDone
 from workbench.egraph.program_messages import (
     CommandBegun,
     CommandDone,
+    Ending,
     FunctionInfo,
     Outcome,
     ProgramEnded,
     RulesDeclared,
     RunProgram,
 )
+from workbench.egraph.snapshot import SnapshotData
 from workbench.egraph.stepping import MEMORY, NODES
 from workbench.egraph.unroll import Once, run, unrolled
 
@@ -41,7 +46,7 @@ QUIET = {"declare", "act"}
 THERE = "there"
 """The limit of a run that ended where it was asked to."""
 
-Said = CommandBegun | CommandDone | RulesDeclared | StepBegun | StepDone
+Said = Ending | CommandBegun | CommandDone | RulesDeclared | StepBegun | StepDone
 
 
 class Stopped(Exception):
@@ -71,7 +76,7 @@ class ProgramRun:
         self.broken = False
         """Whether the engine panicked: the e-graph is not to be looked at."""
         self.steps = 0
-        self.nodes = 0
+        self.nodes = self._nodes_told = 0
         self._say = say
         self._halted = halted
         self._memory_full = memory_full
@@ -107,7 +112,7 @@ class ProgramRun:
             outcome, error = "failed", known.message
             file, line = (known.file, known.line) if known.file else (self._source.name, self._line)
         self._tell_rules()
-        return ProgramEnded(
+        ended = ProgramEnded(
             outcome=outcome,
             error=error,
             file=file,
@@ -116,12 +121,14 @@ class ProgramRun:
             limit=limit,
             number=self.number,
             steps=self.steps,
-            snapshot=None if self.broken else take_snapshot(self.egraph, self.declared.facts),
+            snapshot=None,
             functions=[] if self.broken else self._functions(),
             engine_seconds=self._engine_seconds,
             total_seconds=time.perf_counter() - began,
             written=sorted(self.files.written),
         )
+        self._say(Ending(ended))
+        return ended if self.broken else msgspec.structs.replace(ended, snapshot=self._snapshot())
 
     def _text(self, name: str, text: str, depth: int) -> None:
         before = self._source, self._line, self._kind
@@ -216,6 +223,8 @@ class ProgramRun:
         self._say(StepBegun(once.ruleset))
         (output,) = self._engine(once.command)
         report = output.report
+        if not report.iterations:  # its `:until` holds: nothing ran
+            return False
         sizes = self._look_at_sizes() if report.updated or not self.steps else {}
         self._tell_step(
             once.ruleset,
@@ -240,6 +249,20 @@ class ProgramRun:
         """A schedule that egglog ran whole: its rounds as it reports them; sizes are known at the end only."""
         rulesets = tuple(report.search_and_apply_time_per_ruleset)
         rounds = list(report.iterations)
+        told = Counter[str]()
+        for each in rounds:
+            for rule, reports in each.rule_set_report.rule_reports.items():
+                told[rule] += sum(r.num_matches for r in reports)
+        if +told != +Counter(report.num_matches_per_rule):  # a scheduler's rounds tell what it held back too
+            self._tell_step(
+                rulesets[0] if len(rulesets) == 1 else "",
+                rulesets,
+                report.num_matches_per_rule,
+                report.search_and_apply_time_per_rule,
+                (*report.merge_time_per_ruleset.values(), *report.rebuild_time_per_ruleset.values()),
+                self._look_at_sizes(),
+            )
+            rounds = []
         for place, each in enumerate(rounds, 1):
             rules = each.rule_set_report.rule_reports
             self._tell_step(
@@ -274,11 +297,13 @@ class ProgramRun:
                 matches=matched,
                 rule_seconds=took,
                 nodes=self.nodes,
+                added=self.nodes - self._nodes_told,
                 rebuild_seconds=sum(t.total_seconds() for t in behind),
                 sizes=sizes,
             )
         )
         self.steps += 1
+        self._nodes_told = self.nodes
 
     def _look_at_sizes(self) -> dict[str, int]:
         """Rows of the functions whose number changed; nothing while looking has cost too much of the time."""
@@ -302,17 +327,17 @@ class ProgramRun:
             self._told_combined = dict(self.declared.combined)
             self._say(RulesDeclared(new, {name: list(m) for name, m in self._told_combined.items()}))
 
+    def _snapshot(self) -> SnapshotData:
+        return take_snapshot(self.egraph, self.declared.facts, containers=self.declared.containers)
+
     def _functions(self) -> list[FunctionInfo]:
+        (found,) = self.egraph.run_program(*self._print_size)
+        rows = dict(found.sizes)
         return [
-            FunctionInfo(name, self.declared.kind(name), f.input_sorts, _sort(f.output_sort), len(f.rows))
-            for name, f in self.egraph.freeze().functions.items()
-            if not f.is_let_binding
+            FunctionInfo(name, f.kind, list(f.inputs), f.output, rows[name])
+            for name, f in self.declared.functions.items()
+            if name in rows
         ]
-
-
-def _sort(name: str) -> str:
-    """Relations have a nameless sort of their own."""
-    return "" if name.startswith("@") else name
 
 
 def _short(text: str) -> str:

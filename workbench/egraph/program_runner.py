@@ -33,6 +33,7 @@ from workbench.egraph.program_messages import (
     AskRule,
     CommandBegun,
     CommandDone,
+    Ending,
     Halt,
     ProgramEnded,
     ProgramRequest,
@@ -50,6 +51,8 @@ PACKAGES = Path(__file__).resolve().parents[2]
 MAX_PROGRAM_BYTES = 64 << 20
 POLL_SECONDS = 0.05
 """How often a wait looks whether it is cancelled."""
+SNAPSHOT_SECONDS = 30.0
+"""What taking a snapshot may take, at least."""
 HALT_SECONDS = 1.0
 """What a child gets to come to the end of a step when it is cancelled."""
 CANCELLED = "cancelled"
@@ -80,7 +83,7 @@ class Heard:
                 self.running, self.in_step = message, None
             case CommandDone():
                 self.commands.append(message)
-                self.running = None
+                self.running = self.in_step = None
             case StepBegun(ruleset):
                 self.in_step = ruleset
             case StepDone():
@@ -266,9 +269,22 @@ class ProgramRunner:
         self._paused_seconds = 0.0
         deadline = time.monotonic() + self.limits.seconds
         asked, reason = False, SECONDS
+        ending: ProgramEnded | None = None
         while True:
-            message = self._receive(deadline, cancelled if not asked else None)
+            try:
+                message = self._receive(deadline, cancelled if not asked and ending is None else None)
+            except _Died:
+                if ending is None:
+                    raise
+                return ending  # there was no room for the snapshot
+            if isinstance(message, Ending):
+                ending = message.ended
+                deadline = time.monotonic() - self._away() + max(SNAPSHOT_SECONDS, self.limits.seconds)
+                continue
             if message is None:
+                if ending is not None:
+                    self.close()
+                    return ending
                 if asked:
                     self.close()
                     raise _Died(reason)

@@ -18,8 +18,8 @@ import msgspec
 from workbench.errors import SessionError
 from workbench.session import events as ev
 from workbench.session.eclass import EClassPage
-from workbench.session.library import directories, locate
-from workbench.session.spec import SessionSpec, checked
+from workbench.session.library import directories, locate, locate_program
+from workbench.session.spec import EGG, SessionSpec, checked
 from workbench.session.store import SessionStore, SessionSummary, new_session_directory, recent_sessions
 
 if TYPE_CHECKING:
@@ -110,12 +110,7 @@ class ReplayClient:
     def rule_path(self, file: str, rule: str = "") -> Path | None:
         """See Client."""
         spec = self.store.read_spec()
-        program = Path(spec.model)
-        if program.suffix != ".egg":
-            return locate(directories(spec), file, rule)
-        if file in (spec.model, program.name) and program.is_file():
-            return program.absolute()
-        return locate((program.parent,), file, rule)
+        return locate_program(spec, file) if spec.kind == EGG else locate(directories(spec), file, rule)
 
     async def close(self) -> None:
         """See Client."""

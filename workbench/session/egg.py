@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from workbench.egraph.messages import StepDone
-from workbench.egraph.program_messages import CommandDone, ProgramResponse, RulesDeclared
+from workbench.egraph.program_messages import CommandBegun, CommandDone, ProgramResponse, RulesDeclared
 from workbench.egraph.program_runner import CANCELLED, Heard, ProgramRunner, Ran
 from workbench.egraph.snapshot import Snapshot, SnapshotData
 from workbench.errors import InputError, NotViableError, RuleError, SessionError, WorkbenchError, printable
@@ -285,12 +285,19 @@ class _Teller:
         self._emit = emit
         self._heard = Heard()
         self._waiting: list[StepDone] = []
-        self._step_at = self._table_at = 0.0
+        self._step_at = self._table_at = self._place_at = 0.0
+        self._place: CommandBegun | None = None
+        """Where the program is, where that is not told yet."""
 
     def hear(self, message: ProgramResponse) -> None:
         self._heard.hear(message)
+        self._tell_place()
         match message:
+            case CommandBegun():
+                self._place = message
+                self._tell_place()
             case CommandDone():
+                self._place = None
                 self._flush()
                 self._emit(
                     ev.ProgramCommand(
@@ -318,6 +325,13 @@ class _Teller:
                     self._table_at = time.monotonic() + TABLE_SECONDS
             case _:
                 pass
+
+    def _tell_place(self) -> None:
+        """Tell where the program is, not too often."""
+        now = time.monotonic()
+        if self._place is not None and now - self._place_at > STEP_SECONDS:
+            place, self._place, self._place_at = self._place, None, now
+            self._emit(ev.ProgramAt(file=printable(place.file), line=place.line, kind=printable(place.kind, 40)))
 
     def _flush(self) -> None:
         if not self._waiting:

@@ -343,6 +343,14 @@ class ProgramRead(Event, frozen=True, kw_only=True, tag="program_read"):
     lines: int
 
 
+class ProgramAt(Event, frozen=True, kw_only=True, tag="program_at"):
+    """An egglog program is at this command. Not every command is told."""
+
+    file: str
+    line: int
+    kind: str
+
+
 class ProgramCommand(Event, frozen=True, kw_only=True, tag="program_command"):
     """A command of an egglog program did its work. `outputs` are egglog's own words, `steps` runs of rulesets in it."""
 
@@ -439,6 +447,7 @@ AnyEvent = (
     | RulesOnDisk
     | XrayDone
     | ProgramRead
+    | ProgramAt
     | ProgramCommand
     | ProgramFinished
     | LogLine

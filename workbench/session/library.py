@@ -49,6 +49,17 @@ def locate(roots: Sequence[Path], file: str, rule: str = "") -> Path | None:
     return paths[0].absolute() if paths else None
 
 
+def locate_program(spec: SessionSpec, file: str) -> Path | None:
+    """The path of a file that an egglog program is or includes; None where it is not beside or below the program."""
+    program = os.path.join(spec.working, spec.model)
+    root = os.path.dirname(os.path.realpath(program))
+    if not file or "\0" in file or not file.endswith(".egg"):
+        return None
+    path = os.path.realpath(os.path.join(spec.working, file))
+    inside = os.path.commonpath((path, root)) == root
+    return Path(path) if inside and os.path.isfile(path) else None
+
+
 def _text(path: Path) -> str:
     try:
         with path.open(encoding="utf-8", errors="replace") as opened:

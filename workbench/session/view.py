@@ -67,6 +67,8 @@ class ProgramView:
     commands: list[ev.ProgramCommand] = field(default_factory=list)
     dropped: int = 0
     """The first commands, where there are more than are kept."""
+    at: ev.ProgramAt | None = None
+    """Where it is, while it runs."""
     result: ev.ProgramFinished | None = None
 
 
@@ -196,6 +198,8 @@ class SessionView:
                 self.xray = event
             case ev.ProgramRead():
                 self.program = ProgramView(event)
+            case ev.ProgramAt() if self.program is not None:
+                self.program.at = event
             case ev.ProgramCommand() if self.program is not None:
                 self.program.commands.append(event)
                 over = len(self.program.commands) - MOST_COMMANDS
@@ -203,7 +207,7 @@ class SessionView:
                     del self.program.commands[:over]
                     self.program.dropped += over
             case ev.ProgramFinished() if self.program is not None:
-                self.program.result = event
+                self.program.result, self.program.at = event, None
             case ev.LogLine():
                 self.log.append(event)
                 del self.log[:-2000]

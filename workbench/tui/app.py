@@ -17,6 +17,7 @@ from workbench.errors import WorkbenchError, printable
 from workbench.session.events import AnyCommand, LookAtRules
 from workbench.tui.commands import KeyCommands
 from workbench.tui.feed import Feed
+from workbench.tui.keymap import COMPILE, EGG
 from workbench.tui.scene import Scene
 from workbench.tui.screens.difference import DifferenceScreen, Other, PickRunScreen
 from workbench.tui.screens.log import LogScreen
@@ -63,7 +64,7 @@ class WorkbenchApp(App[None]):
         self._summaries = summaries or _summaries
         self._feed: Feed | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._bench = WorkbenchScreen()
+        self._bench = _bench_for(getattr(opening, "kind", COMPILE))
         for each in THEMES:
             self.register_theme(each)
         self.theme = f"luminal-{theme}" if theme in ("dark", "light") else default_theme()
@@ -252,6 +253,7 @@ class WorkbenchApp(App[None]):
             if over:
                 self.scene.connected = False
             self._keep_time()
+            await self._suit_bench()
             if folded or over:
                 self.paint()
             if over:
@@ -259,6 +261,17 @@ class WorkbenchApp(App[None]):
             await asyncio.sleep(PAINT_SECONDS)
         if feed.error:
             self.toast(f"The engine's events broke off: {feed.error}", "error")
+
+    async def _suit_bench(self) -> None:
+        """Change to the panes for the kind of session that this turns out to be."""
+        opened, old = self.scene.view.opened, self._bench
+        if opened is None or opened.kind == old.KIND:
+            return
+        self._bench = _bench_for(opened.kind)
+        if old in self.screen_stack:
+            while self.screen is not old:
+                await self.pop_screen()
+            await self.switch_screen(self._bench)
 
     def _keep_time(self) -> None:
         scene = self.scene
@@ -275,7 +288,15 @@ class WorkbenchApp(App[None]):
 def _spec(model: str) -> SessionSpec:
     from workbench.session.client import SessionSpec
 
-    return SessionSpec(model=model)
+    return SessionSpec(model=model, kind=EGG if model.endswith(".egg") else COMPILE)
+
+
+def _bench_for(kind: str) -> WorkbenchScreen:
+    if kind == EGG:
+        from workbench.tui.screens.egg import EggScreen
+
+        return EggScreen()
+    return WorkbenchScreen()
 
 
 async def _open(target: SessionSpec | Path) -> Client:

@@ -67,7 +67,7 @@ def header(scene: Scene, width: int, look: Look) -> Text:
     if view.measured is not None and not view.stage:
         add(4, f"{fmt.ms(view.measured.median)} ms", colors.text, right=True)
     add(6, fmt.clock(scene.elapsed), colors.text, right=True)
-    if view.opened is not None:
+    if view.opened is not None and view.opened.kind != keymap.EGG:
         add(2, f"seed {view.seed}", colors.dim, right=True)
     disk = view.rules_on_disk
     if disk is not None and scene.connected and not scene.read_only:
@@ -110,7 +110,9 @@ def state(scene: Scene, look: Look) -> tuple[str, str]:
     return f"{glyphs.run} running", colors.good
 
 
-def footer(panes: list[Pane], focused: Pane, *, hidden: bool, framed: bool, width: int, look: Look) -> Text:
+def footer(
+    panes: list[Pane], focused: Pane, *, kind: str, hidden: bool, framed: bool, width: int, look: Look
+) -> Text:
     """The footer: a switcher where panes are hidden, then the keys of the focused pane as far as they fit."""
     colors = look.colors
     line = Text(" ", no_wrap=True, end="")
@@ -125,7 +127,7 @@ def footer(panes: list[Pane], focused: Pane, *, hidden: bool, framed: bool, widt
                 line.append(f" {cut}", style=colors.warn if pane.warning else colors.dim)
             line.append(" ")
         line.append(" ")
-    for key in keymap.hints(focused.TITLE.lower()):
+    for key in keymap.hints(focused.TITLE.lower(), kind):
         hint = Text.assemble((key.label, f"bold {colors.text}"), (f" {key.title}", colors.dim), "  ")
         if line.cell_len + hint.cell_len <= width:
             line.append_text(hint)

@@ -19,8 +19,8 @@ class KeyCommands(Provider):
         pane = getattr(self.screen, "focused_pane", None)
         if pane is None:
             return []
-        scopes = ("app", pane.TITLE.lower())
-        return [key for key in keymap.KEYS if key.scope in scopes and key.palette]
+        kind = getattr(self.screen, "KIND", keymap.COMPILE)
+        return [key for scope in ("app", pane.TITLE.lower()) for key in keymap.keys(scope, kind) if key.palette]
 
     def _run(self, key: Key) -> partial[Coroutine[Any, Any, bool]]:
         target = self.screen if key.scope == "app" else self.screen.query_one(f"#{key.scope} .body")

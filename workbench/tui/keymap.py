@@ -20,6 +20,8 @@ class Key:
     hint: bool = False
     """show it in the footer"""
     palette: bool = True
+    kind: str = ""
+    """the kind of session that it is for, where not for every one"""
 
     @property
     def label(self) -> str:
@@ -36,24 +38,48 @@ SCOPES = {
     "search": "Search pane",
     "explorer": "E-class explorer",
 }
+NOT_OF_PROGRAMS = ("graph", "search")
+"""scopes without keys in a session on an egglog program"""
+
+COMPILE, EGG = "compile", "egg"
 
 KEYS = (
-    Key("rerun", "r", "rerun", "Run the search again, keeping the e-graphs", "app", hint=True),
-    Key("saturate", "s", "saturate", "Saturate again with the rules as they are now, then search", "app", hint=True),
-    Key("pause", "p", "pause", "Pause between two candidates, or go on", "app", hint=True),
+    Key("rerun", "r", "rerun", "Run the search again, keeping the e-graphs", "app", hint=True, kind=COMPILE),
+    Key(
+        "saturate",
+        "s",
+        "saturate",
+        "Saturate again with the rules as they are now, then search",
+        "app",
+        hint=True,
+        kind=COMPILE,
+    ),
+    Key("pause", "p", "pause", "Pause between two candidates, or go on", "app", hint=True, kind=COMPILE),
+    Key("saturate", "s", "run again", "Run the program again, as its file is now", "app", hint=True, kind=EGG),
+    Key("pause", "p", "pause", "Hold the engine where it is, or let it go on", "app", hint=True, kind=EGG),
     Key("cancel", "c", "cancel", "Stop the running work; what was reached stays", "app", hint=True),
-    Key("new_seed", "n", "new seed", "Search again with a new seed", "app", hint=True),
-    Key("toggle_break", "b", "break", "Add or remove a graph break behind the selected node, and split again", "app"),
+    Key("new_seed", "n", "new seed", "Search again with a new seed", "app", hint=True, kind=COMPILE),
+    Key(
+        "toggle_break",
+        "b",
+        "break",
+        "Add or remove a graph break behind the selected node, and split again",
+        "app",
+        kind=COMPILE,
+    ),
     Key("open", "o", "open", "Open another model or session", "app"),
     Key("filter", "/", "filter", "Filter the graph or rules, search the program; enter keeps it, esc clears it", "app"),
     Key("zoom", "z", "zoom", "Show only the focused pane, or all again", "app"),
     Key("copy", "y", "copy", "Copy the pane's selection (OSC 52); also into the session's copied.txt", "app"),
-    Key("previous_group", "[", "previous group", "Select the previous group", "app"),
-    Key("next_group", "]", "next group", "Select the next group", "app"),
-    Key("pane('graph')", "1", "graph", "Go to the graph", "app"),
-    Key("pane('program')", "2", "program", "Go to the egglog program", "app"),
-    Key("pane('rules')", "3", "rules", "Go to the rule statistics", "app"),
-    Key("pane('search')", "4", "search", "Go to the search", "app"),
+    Key("previous_group", "[", "previous group", "Select the previous group", "app", kind=COMPILE),
+    Key("next_group", "]", "next group", "Select the next group", "app", kind=COMPILE),
+    Key("pane('graph')", "1", "graph", "Go to the graph", "app", kind=COMPILE),
+    Key("pane('program')", "2", "program", "Go to the egglog program", "app", kind=COMPILE),
+    Key("pane('rules')", "3", "rules", "Go to the rule statistics", "app", kind=COMPILE),
+    Key("pane('search')", "4", "search", "Go to the search", "app", kind=COMPILE),
+    Key("pane('program')", "1", "program", "Go to the program", "app", kind=EGG),
+    Key("pane('rules')", "2", "rules", "Go to the rule statistics", "app", kind=EGG),
+    Key("pane('output')", "3", "output", "Go to what the commands print", "app", kind=EGG),
     Key("next_pane", "tab", "next pane", "Go to the next pane", "app", palette=False),
     Key("previous_pane", "shift+tab", "previous pane", "Go to the previous pane", "app", palette=False),
     Key("compare", "D", "compare", "What differs from an earlier run, or from another session", "app"),
@@ -129,24 +155,24 @@ KEYS = (
 PANES = ("graph", "program", "rules", "search")
 
 
-def keys(scope: str) -> list[Key]:
-    """The keys of one scope, in the order of the table."""
-    return [key for key in KEYS if key.scope == scope]
+def keys(scope: str, kind: str = COMPILE) -> list[Key]:
+    """The keys of one scope in a kind of session, in the order of the table."""
+    return [key for key in KEYS if key.scope == scope and key.kind in ("", kind)]
 
 
-def bindings(*scopes: str) -> list[BindingType]:
+def bindings(*scopes: str, kind: str = COMPILE) -> list[BindingType]:
     """Textual bindings of the scopes. Their actions carry the key's id."""
-    wanted = [key for key in KEYS if key.scope in scopes and key.id != "palette"]
+    wanted = [key for key in KEYS if key.scope in scopes and key.kind in ("", kind) and key.id != "palette"]
     return [Binding(key.key, key.id, key.title, show=False) for key in wanted]
 
 
-def hints(pane: str) -> list[Key]:
+def hints(pane: str, kind: str = COMPILE) -> list[Key]:
     """What the footer shows for a focused pane, the most useful first."""
-    own = [key for key in keys(pane) if key.hint]
-    common = [key for key in keys("app") if key.hint]
-    last = [key for key in keys("app") if key.id in ("toggle_break", "filter", "zoom", "help", "quit")]
+    own = [key for key in keys(pane, kind) if key.hint]
+    common = [key for key in keys("app", kind) if key.hint]
+    last = [key for key in keys("app", kind) if key.id in ("toggle_break", "filter", "zoom", "help", "quit")]
     by_id = {key.id: key for key in last}
-    first = [by_id["filter"]] if pane != "search" else []
+    first = [by_id["filter"]] if pane not in ("search", "output") else []
     if pane == "graph":
         first.append(by_id["toggle_break"])
     return [*first, *own, by_id["help"], *common, by_id["zoom"], by_id["quit"]]

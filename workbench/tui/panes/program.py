@@ -57,6 +57,8 @@ class ProgramView(ScrollView, can_focus=True):
         self.cursor = 0
         self.query_text = ""
         self.matches: list[int] = []
+        self.marked: tuple[int, str] | None = None
+        """A line (0-based) that stands out, and its number's colour."""
         self._strips: dict[int, Strip] = {}
         self._look: Look | None = None
 
@@ -98,6 +100,15 @@ class ProgramView(ScrollView, can_focus=True):
         self.refresh_line(old)
         self.refresh_line(self.cursor)
 
+    def mark(self, line: int | None, color: str) -> None:
+        """Let a line (0-based) stand out, instead of the one before; None: none."""
+        marked = None if line is None else (min(line, len(self.lines) - 1), color)
+        if marked != self.marked:
+            before, self.marked = self.marked, marked
+            for each in (before, marked):
+                if each is not None:
+                    self.refresh_line(each[0])
+
     def render_line(self, y: int) -> Strip:
         scroll_x, scroll_y = self.scroll_offset
         width, base = self.size.width, self.rich_style
@@ -113,6 +124,8 @@ class ProgramView(ScrollView, can_focus=True):
         here = index == self.cursor
         style = base + Style(bgcolor=now.colors.cursor) if here else base
         number = Style(color=now.colors.accent if here else now.colors.faint, bold=here)
+        if self.marked is not None and self.marked[0] == index:
+            number = Style(color=self.marked[1], bold=True, reverse=True)
         gutter = Strip([Segment(f"{index + 1:>{self.number_width - 2}}  ", number)], self.number_width)
         code = self._strips[index].crop_extend(scroll_x, scroll_x + max(0, width - self.number_width), None)
         return Strip.join([gutter, code]).apply_style(style)
@@ -189,7 +202,7 @@ class ProgramPane(Pane):
         stage = (view.stage, len(view.timeline))
         waiting = not self.program.lines and stage != self._stage
         self._stage = stage
-        shown = (chunk, scene.client)
+        shown = (chunk, scene.client, view.program.read if view.program else None)
         if shown != self._shown or view.chunks is not self._chunks or waiting:
             self._shown, self._chunks, self._node = shown, view.chunks, None
             text = scene.client.program(chunk) if scene.client is not None and chunk is not None else ""
@@ -204,7 +217,9 @@ class ProgramPane(Pane):
 
     def _say(self, chunk: int | None) -> None:
         lines = self.program.lines
-        self.info = f"chunk {chunk} {look(self).glyphs.middot} {fmt.count(len(lines))} lines" if lines else ""
+        program = self.scene.view.program
+        name = f"chunk {chunk}" if program is None else printable(program.read.file, 60)
+        self.info = f"{name} {look(self).glyphs.middot} {fmt.count(len(lines))} lines" if lines else ""
         query = self.program.query_text
         self.warning = f"{fmt.count(len(self.program.matches))} match {printable(query, 20)}" if query else ""
         self.retitle()

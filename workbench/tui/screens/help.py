@@ -54,10 +54,26 @@ PANES = {
 }
 
 
+PROGRAM_PANES = {
+    "Program": (
+        "The file as it ran last. The line that runs is marked, and the line of an error; s runs it as it is now.",
+    ),
+    "Rules": PANES["Rules"],
+    "X-ray": PANES["X-ray"],
+    "Output": (
+        "What the commands say, in order, each with its line. Declarations and actions say nothing and are not listed.",
+    ),
+}
+
+
 class HelpScreen(ModalScreen[None]):
     """A page over the workbench."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "close", "close", show=False)]
+
+    def __init__(self, kind: str = keymap.COMPILE) -> None:
+        super().__init__()
+        self.kind = kind
 
     def compose(self) -> ComposeResult:
         yield Lines(id="help-lines")
@@ -75,25 +91,28 @@ class HelpScreen(ModalScreen[None]):
     def fill(self) -> None:
         """Write the page for the present width."""
         page = self.query_one(Lines)
-        page.show(help_lines(look(self), max(40, page.scrollable_content_region.width - 1)))
+        page.show(help_lines(look(self), max(40, page.scrollable_content_region.width - 1), self.kind))
 
     def action_close(self) -> None:
         self.dismiss()
 
 
-def help_lines(look: Look, width: int) -> list[Text]:
+def help_lines(look: Look, width: int, kind: str = keymap.COMPILE) -> list[Text]:
     """The page in `width` cells: keys by scope, then the panes."""
     colors, glyphs = look.colors, look.glyphs
     lines: list[Text] = []
     for scope, title in keymap.SCOPES.items():
+        found = keymap.keys(scope, kind)
+        if not found or (kind == keymap.EGG and scope in keymap.NOT_OF_PROGRAMS):
+            continue
         lines.append(Text(title, style=f"bold {colors.accent}"))
-        for key in keymap.keys(scope):
+        for key in found:
             label = key.label if glyphs.braille else key.label.encode("ascii", "ignore").decode().strip()
             first, *rest = wrap(key.help, width - 14)
             lines.append(Text.assemble((f"  {label:<12}", f"bold {colors.text}"), (first, colors.dim)))
             lines += [Text(" " * 14 + line, style=colors.dim) for line in rest]
         lines.append(Text(""))
-    for title, said in PANES.items():
+    for title, said in PANES.items() if kind == keymap.COMPILE else PROGRAM_PANES.items():
         lines.append(Text(f"What {title} shows", style=f"bold {colors.accent}"))
         for sentence in said:
             shown = sentence.format(cut=glyphs.cut, zero=glyphs.zero, times=glyphs.times, run=glyphs.run)

@@ -36,6 +36,8 @@ class WorkbenchScreen(Screen[None]):
     """Panes, focus, layout, and the keys that work everywhere."""
 
     BINDINGS: ClassVar[list[BindingType]] = keymap.bindings("app")
+    KIND: ClassVar[str] = keymap.COMPILE
+    """The kind of session that the panes are for."""
     ESCAPE_TO_MINIMIZE = False
 
     def __init__(self) -> None:
@@ -45,12 +47,18 @@ class WorkbenchScreen(Screen[None]):
         self.notice = chrome.Notice()
         self.graph, self.rules, self.search = GraphPane(), RulesPane(), SearchPane()
         self.program = ProgramPane()
-        self.panes: list[Pane] = [self.graph, self.program, self.rules, self.search]
-        self.focused_pane: Pane = self.graph
-        self.beside: Pane = self.search
-        """the pane at the right of the graph where there is room for two"""
+        self.panes = self.make_panes()
+        self.first: Pane = self.panes[0]
+        """the pane that is always there where there is room for two"""
+        self.focused_pane = self.first
+        self.beside: Pane = self.panes[-1]
+        """the pane at its right then"""
         self.zoomed = False
         self.scene = Scene()
+
+    def make_panes(self) -> list[Pane]:
+        """The panes in the order of their numbers."""
+        return [self.graph, self.program, self.rules, self.search]
 
     @property
     def workbench(self) -> WorkbenchApp:
@@ -67,7 +75,7 @@ class WorkbenchScreen(Screen[None]):
         self.notice.display = False
         self.set_class(look(self).glyphs.border == "ascii", "ascii")
         self.lay_out()
-        self.graph.focus_body()
+        self.first.focus_body()
         self.paint(self.scene)
 
     def on_resize(self, event: Resize) -> None:
@@ -77,7 +85,7 @@ class WorkbenchScreen(Screen[None]):
         pane = next((node for node in event.widget.ancestors_with_self if isinstance(node, Pane)), None)
         if pane is not None and pane is not self.focused_pane:
             self.focused_pane = pane
-            if pane is not self.graph:
+            if pane is not self.first:
                 self.beside = pane
             self.lay_out()
 
@@ -92,7 +100,7 @@ class WorkbenchScreen(Screen[None]):
     def lay_out(self) -> None:
         """Show the panes that there is room for."""
         mode, (width, height) = self.mode, self.app.size
-        shown = {"single": [self.focused_pane], "double": [self.graph, self.beside], "all": self.panes}[mode]
+        shown = {"single": [self.focused_pane], "double": [self.first, self.beside], "all": self.panes}[mode]
         grid = self.query_one("#panes")
         for name in ("single", "double", "all"):
             grid.set_class(name == mode, name)
@@ -113,7 +121,7 @@ class WorkbenchScreen(Screen[None]):
 
     def paint_clock(self) -> None:
         """Show the time, which goes on without events."""
-        self.search.paint(self.scene)
+        self.panes[-1].paint(self.scene)
         self._chrome()
 
     def _chrome(self) -> None:
@@ -122,7 +130,15 @@ class WorkbenchScreen(Screen[None]):
         hidden = not all(pane.display for pane in self.panes)
         framed = not self.has_class("small")
         self.footer.say(
-            chrome.footer(self.panes, self.focused_pane, hidden=hidden, framed=framed, width=width, look=the_look)
+            chrome.footer(
+                self.panes,
+                self.focused_pane,
+                kind=self.KIND,
+                hidden=hidden,
+                framed=framed,
+                width=width,
+                look=the_look,
+            )
         )
 
     def on_graph_pane_selected(self, event: GraphPane.Selected) -> None:
@@ -198,13 +214,13 @@ class WorkbenchScreen(Screen[None]):
     def go(self, pane: Pane) -> None:
         """Focus a pane, bringing it into view."""
         self.focused_pane = pane
-        if pane is not self.graph:
+        if pane is not self.first:
             self.beside = pane
         self.lay_out()
         pane.focus_body()
 
     def action_pane(self, name: str) -> None:
-        self.go(self.panes[keymap.PANES.index(name)])
+        self.go(next(pane for pane in self.panes if pane.TITLE.lower() == name))
 
     def action_next_pane(self) -> None:
         self.go(self.panes[(self.panes.index(self.focused_pane) + 1) % len(self.panes)])
@@ -280,7 +296,7 @@ class WorkbenchScreen(Screen[None]):
         self.app.push_screen(LogScreen(self.scene))
 
     def action_help(self) -> None:
-        self.app.push_screen(HelpScreen())
+        self.app.push_screen(HelpScreen(self.KIND))
 
     def action_theme(self) -> None:
         self.app.theme = "luminal-light" if self.app.current_theme.dark else "luminal-dark"
