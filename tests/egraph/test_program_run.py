@@ -163,11 +163,11 @@ def test_every_rule_is_listed_once_under_a_name_of_its_own(run: Run) -> None:
         ("p.egg:5<=", "ac", 5),
         ("p.egg:6", "fold", 6),
         ("see", "fold", 9),
-        ("see (p.egg:10)", "fold", 10),
+        ("see (p.egg:11)", "fold", 11),
     ]
     fired = matches(ran)
     assert fired["see"] == 5  # the four numbers, and the sum of two of them in the second run
-    assert fired["see (p.egg:10)"] == 4
+    assert fired["see (p.egg:11)"] == 4
     assert "p.egg:6" not in fired
     assert fired.keys() <= {r.name for r in ran.heard.rules}
 

@@ -156,8 +156,8 @@ async def test_the_palette_offers_the_keys_and_runs_them() -> None:
     async with driven(llama.FakeClient(llama.under_way())) as drive:
         provider = KeyCommands(drive.bench)
         offered = {str(hit.text or hit.display): hit async for hit in provider.discover()}
-        for key in keymap.KEYS:
-            if key.palette and key.scope in ("app", "graph"):
+        for key in [*keymap.keys("app"), *keymap.keys("graph")]:
+            if key.palette:
                 assert f"{key.title}  ({key.label})" in offered
         await drive.press("ctrl+p")
         await drive.type("new seed")
@@ -168,10 +168,11 @@ async def test_the_palette_offers_the_keys_and_runs_them() -> None:
 
 
 def test_no_key_is_taken_twice_in_one_place_or_by_the_terminal() -> None:
-    for pane in keymap.PANES:
+    panes = [(pane, keymap.COMPILE) for pane in keymap.PANES]
+    for pane, kind in [*panes, *((pane, keymap.EGG) for pane in ("program", "rules", "output"))]:
         taken: dict[str, str] = {}
-        for key in keymap.KEYS:
-            if key.scope in ("app", "move", pane):
+        for scope in ("app", "move", pane):
+            for key in keymap.keys(scope, kind):
                 for each in key.key.split(","):
                     assert each not in taken, f"{each}: {key.id} and {taken[each]}"
                     taken[each] = key.id
