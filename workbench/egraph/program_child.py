@@ -16,7 +16,7 @@ import msgspec
 from workbench import frames
 from workbench.egraph.child import memory_limit
 from workbench.egraph.messages import XrayBegun, XrayRefused, XrayResult
-from workbench.egraph.program_messages import AskRule, Halt, ProgramRequest, RunProgram
+from workbench.egraph.program_messages import AskRule, Halt, ProgramRequest, Ready, RunProgram
 from workbench.egraph.program_run import ProgramRun
 from workbench.egraph.stepping import SNAPSHOT_BYTES, address_space
 from workbench.egraph.tables import signatures_of
@@ -36,6 +36,7 @@ class Child:
 
     def serve(self) -> None:
         """Until the parent is gone."""
+        self._say(Ready())
         while True:
             match self._decoder.decode(frames.receive(self.requests)):
                 case RunProgram() as request:

@@ -49,6 +49,10 @@ class AskRule(msgspec.Struct, frozen=True, tag="ask_rule"):
 ProgramRequest = RunProgram | Halt | AskRule
 
 
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The child has started."""
+
+
 class CommandBegun(msgspec.Struct, frozen=True, tag="command_begun"):
     """A command is about to run: what is said of one that never ends. `number` counts all commands from 0."""
 
@@ -114,7 +118,8 @@ class Ending(msgspec.Struct, frozen=True, tag="ending"):
 
 
 ProgramResponse = (
-    Ending
+    Ready
+    | Ending
     | CommandBegun
     | CommandDone
     | RulesDeclared

@@ -56,6 +56,8 @@ SNAPSHOT_SECONDS = 30.0
 HALT_SECONDS = 1.0
 """What a child gets to come to the end of a step when it is cancelled."""
 CANCELLED = "cancelled"
+STARTING_SECONDS = 60.0
+STARTING = "starting"
 _OUT_OF_MEMORY = "memory allocation of"
 _PANIC = "thread '"
 _STACK = "overflowed its stack"
@@ -384,6 +386,9 @@ class ProgramRunner:
                 "RUST_BACKTRACE": "0",
             },
         )
+        if self._receive(time.monotonic() + STARTING_SECONDS) is None:
+            self.close()
+            raise _Died(STARTING)
 
     def _send(self, message: ProgramRequest) -> None:
         assert self._process is not None
@@ -439,6 +444,7 @@ class ProgramRunner:
             SECONDS: f"time limit ({self.limits.seconds:g} s)",
             MEMORY: f"memory limit ({in_bytes(self.limits.memory_bytes)})",
             CANCELLED: CANCELLED,
+            STARTING: f"{STARTING_SECONDS:g} s without its process having started",
         }
         if limit in said:
             return said[limit]
