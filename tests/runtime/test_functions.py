@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from workbench.ir import dtype as dt
-from workbench.ir.dtype import DTYPES, DType
+from workbench.ir.dtype import DType
 from workbench.ir.llir import Apply, Load, MapKernel, axis
 from workbench.ir.ops import ELEMENTWISE
+from workbench.runtime.cpu.builder import REGISTER
 from workbench.runtime.cpu.functions import FUNCTIONS
+
+DTYPES = tuple(REGISTER)
+"""Those that the CPU has kernels for."""
 
 RunKernel = Callable[..., np.ndarray]
 F32 = np.dtype(np.float32)

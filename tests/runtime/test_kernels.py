@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from workbench.errors import WorkbenchError
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
-from workbench.ir.dtype import DTYPES, DType
+from workbench.ir.dtype import DType
 from workbench.ir.expr import Expr
 from workbench.ir.llir import (
     GATHERED,
@@ -34,7 +34,11 @@ from workbench.ir.llir import (
 from workbench.runtime import get_runtime
 from workbench.runtime.bounds import interval, reach
 from workbench.runtime.compare import compare, default_tolerance
+from workbench.runtime.cpu.builder import REGISTER
 from workbench.runtime.cpu.schedule import Vectors
+
+DTYPES = tuple(REGISTER)
+"""Those that the CPU has kernels for."""
 
 RunKernel = Callable[..., np.ndarray]
 EXTENTS = st.sampled_from((1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 33, 48, 64, 65, 100))
