@@ -13,7 +13,7 @@ from workbench.errors import WorkbenchError
 from workbench.session import events as ev
 from workbench.session.session import CompileSession
 from workbench.session.spec import SessionSpec, checked, parse_bytes
-from workbench.session.xray import XrayDesk
+from workbench.session.xray import model_desk
 
 EXPLOSIVE = """(ruleset own)
 (rule ((= ?e (MNum ?n)) (< ?n 1000000)) ((MNum (+ ?n 1)) (MAdd ?e (MIter))) :ruleset own :name "count up")
@@ -72,7 +72,7 @@ def test_a_session_goes_on_behind_a_killed_step(
         assert result.steps is not None
         assert len(session.view.saturation[0].steps) == result.steps
         assert next(r for r in result.rules if r.name.startswith("lower Add")).matches > 0
-        desk = XrayDesk(session)
+        desk = model_desk(session)
         session.on_event = lambda event: answers.append(event) if isinstance(event, ev.XrayDone) else None
         answers.append(desk._answer(ev.Xray(rule="lower Add to a map", group=0)))
         desk.close()

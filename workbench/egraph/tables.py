@@ -159,7 +159,8 @@ class Tables:
         if self._data is None:
             parts: dict[str, set[str]] = {}
             for name, function in self._functions.items():
-                if not function.is_let_binding and name not in self.facts:
+                beside = function.output_sort in self._readers  # a table of numbers, such as who made what
+                if not (beside or function.is_let_binding or name in self.facts):
                     parts.setdefault(function.output_sort, set()).update(function.input_sorts)
             named = {sort for sort, _ in self._named()}
             while grown := {s for s, made_of in parts.items() if s not in named and made_of & named}:
