@@ -98,8 +98,14 @@ def cases() -> tuple[Case, ...]:
                 continue
             operator = model.graph.node[0].op_type
             core = types <= CORE_TYPES
-            found.append(Case(test.name, operator, model, test.data_sets, test.rtol, test.atol, core))
+            data = [tuple([_array(x) for x in side] for side in pair) for pair in test.data_sets]
+            found.append(Case(test.name, operator, model, data, test.rtol, test.atol, core))
     return tuple(sorted(found, key=lambda case: (case.operator, case.name)))
+
+
+def _array(x: Any) -> Any:
+    """A tensor of a test's data, some of which are given as protobuf messages."""
+    return onnx.numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x
 
 
 def _element_type(value: onnx.ValueInfoProto) -> int:
@@ -173,6 +179,7 @@ def table(chosen: Iterable[Case]) -> str:
     rows: dict[str, Counter[str]] = defaultdict(Counter)
     sums: Counter[str] = Counter()
     reasons: dict[str, list[str]] = defaultdict(list)
+    others: Counter[str] = Counter()
     for case in chosen:
         own, peer = outcome(case, ours), outcome(case, onnxruntimes)
         group = "core" if case.core else "more"
@@ -181,6 +188,8 @@ def table(chosen: Iterable[Case]) -> str:
             sums[f"{who} {group} {result.kind}"] += 1
         if case.core and own.kind != "passed":
             reasons[REASONS.get(case.name, f"{UNEXPECTED}: {own.text[:160]}")].append(case.name)
+        elif own.kind != "passed":
+            others[_other_types(case) if own.kind == "refused" else f"failed: {case.name}: {own.text[:120]}"] += 1
     lines = [f"{'':27}{'f32, i32, i64, bool':^46}  {'other types':^28}"]
     lines.append(f"{'operator':27}{'passed':>8}{'failed':>8}{'refused':>9}{'onnxruntime':>13}{'of':>7}"
                  f"  {'passed':>8}{'onnxruntime':>13}{'of':>7}")  # fmt: skip
@@ -189,7 +198,15 @@ def table(chosen: Iterable[Case]) -> str:
     for reason, names in reasons.items():
         lines.append(f"{len(names):4} not passed: {reason}")
         lines += [f"       {name}" for name in names]
+    lines += ["", "other types, not passed:"]
+    lines += [f"{count:4} {reason}" for reason, count in others.most_common()]
     return "\n".join(lines)
+
+
+def _other_types(case: Case) -> str:
+    """The element types beyond the core ones of a case that is refused, such as `refused: uint8`."""
+    types = {_element_type(v) for v in (*case.model.graph.input, *case.model.graph.output)} - CORE_TYPES
+    return "refused: " + ", ".join(sorted(onnx.TensorProto.DataType.Name(t).lower() for t in types))
 
 
 def _row(name: str, counts: Counter[str]) -> str:
