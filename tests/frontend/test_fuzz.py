@@ -81,3 +81,35 @@ def test_a_loop_that_would_never_end_is_refused(
         )
         with pytest.raises(ModelError, match=r"node 'loop' \(Loop\): loops of more than 500 nodes in all"):
             import_model(path)
+
+
+HUGE = 2**31 - 1
+X = {"x": (np.float32, (1, 4, 4, 4)), "r": (np.float32, (2, 4)), "i": (np.int64, (2,)), "s": (np.float32, (HUGE, 1, 3))}
+BODY = helper.make_graph([], "g", [], [])
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (helper.make_node("Scan", ["x"], ["y"], body=BODY, num_scan_inputs=HUGE), "inputs to scan"),
+        (helper.make_node("Split", ["x"], ["y"], num_outputs=HUGE), "parts for 1 outputs"),
+        (helper.make_node("ReverseSequence", ["k", "i"], ["y"]), "axis 1 of a tensor of rank 0"),
+        (helper.make_node("RoiAlign", ["x", "r", "i"], ["y"], output_height=HUGE, sampling_ratio=1), "samples"),
+        (helper.make_node("LSTM", ["s", "w", "u"], ["y"], hidden_size=1), "a sequence of 2147483647 steps"),
+        (helper.make_node("Concat", ["", "x"], ["y"], axis=0), "a required input is absent"),
+        (helper.make_node("Concat", ["x"], ["y"], axis=1.5), "attribute 'axis' is of the wrong kind"),
+    ],
+    ids=lambda value: getattr(value, "op_type", None),
+)
+def test_sizes_are_checked_before_anything_is_made_of_them(
+    made: onnx.NodeProto, text: str, write_model: Callable[..., Path]
+) -> None:
+    known = {"k": np.float32(1), "w": np.ones((1, 4, 3), np.float32), "u": np.ones((1, 4, 1), np.float32)}
+    with pytest.raises(ModelError, match=text):
+        import_model(write_model([made], X, known=known))
+
+
+def test_opaque_operators_without_their_inputs_do_not_reach_shape_inference(write_model: Callable[..., Path]) -> None:
+    path = write_model([helper.make_node("RegexFullMatch", [""], ["y"], pattern="a", name="regex")], {"x": (bool, ())})
+    with pytest.raises(ModelError, match=r"node 'regex' \(RegexFullMatch\): a required input is absent"):
+        import_model(path, allow_opaque=True)

@@ -111,6 +111,8 @@ def scan(
     scan_output_axes: list[int] | None = None,
     scan_output_directions: list[int] | None = None,
 ) -> tuple[Value | None, ...]:
+    if not 0 < num_scan_inputs <= len(inputs):
+        raise ValueError(f"{num_scan_inputs} of {len(inputs)} inputs to scan")
     width = len(inputs) - num_scan_inputs
     state: tuple[Value | None, ...] = inputs[:width]
     scanned = inputs[width:]

@@ -35,7 +35,7 @@ def inlined(proto: Any) -> Any:
 
 def _check_growth(proto: Any) -> None:
     calls: dict[Key, list[Key]] = {
-        (standard(f.domain), f.name, f.overload): [_callee(n) for n in _all_nodes(f.node)] for f in proto.functions
+        (standard(f.domain), f.name, f.overload): [_callee(n) for n in all_nodes(f.node)] for f in proto.functions
     }
     try:
         own = {key: [callee for callee in of if callee in calls] for key, of in calls.items()}
@@ -46,7 +46,7 @@ def _check_growth(proto: Any) -> None:
     size: dict[Key, int] = {}
     for key in order:
         size[key] = sum(size.get(callee, 1) for callee in calls[key])
-    total = sum(size.get(_callee(n), 1) for n in _all_nodes(proto.graph.node))
+    total = sum(size.get(_callee(n), 1) for n in all_nodes(proto.graph.node))
     if total > MOST_NODES:
         raise ModelError(f"the model's own functions expand to more than the {MOST_NODES} nodes that are allowed")
 
@@ -55,7 +55,7 @@ def _callee(node: Any) -> Key:
     return standard(node.domain), node.op_type, node.overload
 
 
-def _all_nodes(nodes: Sequence[Any]) -> Iterator[Any]:
+def all_nodes(nodes: Sequence[Any]) -> Iterator[Any]:
     """`nodes`, and those of the subgraphs in them."""
     waiting = [nodes]
     while waiting:

@@ -124,6 +124,9 @@ def one_hot(b: Builder, index: Value, depth: Value, values: Value, *, axis: int 
 @operator("ReverseSequence", since=10)
 def reverse_sequence(b: Builder, x: Value, lengths: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
     shape = shape_of(x)
+    time_axis, batch_axis = normalize_axis(time_axis, len(shape)), normalize_axis(batch_axis, len(shape))
+    if len(shape) < 2 or time_axis == batch_axis:
+        raise ValueError(f"axes {batch_axis} and {time_axis} of {lay.show(shape)}")
     time = b.iota(Z, tuple(d if a == time_axis else 1 for a, d in enumerate(shape)), np.int64)
     length = b.reshape(b.cast(lengths, np.int64), [d if a == batch_axis else 1 for a, d in enumerate(shape)])
     turned = b.add(ar.sub(b, length, time), -1)

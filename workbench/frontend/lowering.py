@@ -180,7 +180,7 @@ class Lowering:
 
     def _run(self, nodes: Sequence[OnnxNode], outputs: Sequence[str], scope: Scope) -> tuple[Value | None, ...]:
         """The outputs of `nodes`, which are lowered in `scope`."""
-        self._inner_nodes += len(nodes)
+        self._inner_nodes += len(nodes) + 1
         if self._depth >= _DEEPEST:
             raise ModelError(f"subgraphs more than {_DEEPEST} levels deep")
         if self._inner_nodes > MOST_INNER_NODES:

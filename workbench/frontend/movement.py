@@ -195,6 +195,8 @@ def split_input(
     num_outputs: int | None = None,
 ) -> tuple[Value, ...]:
     count = num_outputs or outputs
+    if count != outputs:
+        raise ValueError(f"{count} parts for {outputs} outputs")
     sizes = _even(shape_of(x), axis, count) if split is None else as_dims(split, "the sizes of a split")
     return _split(b, x, axis, sizes)
 

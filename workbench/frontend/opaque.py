@@ -10,7 +10,9 @@ from typing import Any
 from workbench.errors import ModelError, printable
 from workbench.frontend.builder import Builder
 from workbench.frontend.coverage import OperatorUse
-from workbench.frontend.model_file import ModelFile, node_name
+from workbench.frontend.definitions import schema
+from workbench.frontend.functions import all_nodes
+from workbench.frontend.model_file import ModelFile, OnnxNode, node_name, place
 from workbench.frontend.registry import standard
 from workbench.frontend.values import NotLoweredError, Value, View, graph_dtype
 from workbench.ir import ops
@@ -52,6 +54,8 @@ class OpaqueOperators:
         import onnx
         from onnx import helper
 
+        for node in all_nodes(self.model.graph.node):
+            _check_inputs(OnnxNode(node), self.model.opsets.get(standard(node.domain), 1))
         try:
             proto = onnx.shape_inference.infer_shapes(self.model.proto)
         except Exception as error:
@@ -68,6 +72,17 @@ class OpaqueOperators:
             if dtype is not None:
                 found[value.name] = (tuple(int(d.dim_value) for d in tensor.shape.dim), dtype)
         return found
+
+
+def _check_inputs(node: Any, opset: int) -> None:
+    """Raises ModelError when an input that ONNX requires is absent: its shape inference may not survive that."""
+    found = schema(node.domain, node.op_type, opset)
+    if found is None:
+        return
+    required = [p.option.name == "Single" for p in found.inputs]
+    absent = (must and not name for name, must in zip(node.input, required, strict=False))
+    if len(node.input) < found.min_input or any(absent):
+        raise ModelError(f"{place(node)}: a required input is absent")
 
 
 def _has_subgraph(node: Any) -> bool:

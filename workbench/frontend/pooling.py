@@ -109,6 +109,8 @@ def average_pool(
     extents = [fixed(d, "the extent of a pooling") for d in shape_of(x)[2:]]
     before, after = window_pads(auto_pad, pads, extents, kernel_shape, steps, gaps)
     for i, (n, k, places) in enumerate(zip(extents, kernel_shape, view.shape[2 : 2 + len(axes)], strict=True)):
+        if fixed(places, "the extent of a pooling") * k > 16 * FOLD_LIMIT:
+            raise NotLoweredError(f"a mean of {k} elements at {places} places")
         starts = np.arange(fixed(places, "the extent of a pooling")) * steps[i] - before[i]
         at = starts[:, None] + np.arange(k) * gaps[i]
         low, high = (-before[i], n + after[i]) if count_include_pad else (0, n)

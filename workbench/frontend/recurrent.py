@@ -24,6 +24,9 @@ Step = Callable[["Direction", Value, State], State]
 """The next state from a direction's weights, the step's input [batch, gates*hidden], and the state before."""
 
 
+_MOST_STEPS = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class Direction:
     """One direction's weights: `recurrent` [gates*hidden, hidden], its bias [gates*hidden], peepholes [3*hidden]."""
@@ -164,8 +167,8 @@ class Layer:
         b = direction.b
         count, batch, width = shape_of(given)
         steps = range(fixed(count, "the length of a sequence"))
-        if not steps:
-            raise NotLoweredError("a sequence of no steps")
+        if not 0 < len(steps) <= _MOST_STEPS:
+            raise NotLoweredError(f"a sequence of {len(steps)} steps; 1 to {_MOST_STEPS} are unrolled")
         outputs: dict[int, Value] = {}
         for t in reversed(steps) if backward else steps:
             now = b.reshape(b.slice(given, 0, t, 1, 1), (batch, width))

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from workbench.frontend import arithmetic as ar
-from workbench.frontend.builder import Builder
+from workbench.frontend.builder import FOLD_LIMIT, Builder
 from workbench.frontend.contraction import contract
 from workbench.frontend.elementwise import clip, round_half_even
 from workbench.frontend.indexing import picked
@@ -28,6 +28,7 @@ Outside = Callable[[Builder, Value, int], Value]
 """Where along an axis of so many elements a position outside it reads instead."""
 
 _CUBIC = -0.75
+_MOST_AXES = 3
 
 
 def linear_taps(b: Builder, at: Value) -> list[Tap]:
@@ -62,6 +63,8 @@ def contributions(b: Builder, x: Value, taps: Sequence[Sequence[Tap]], outside: 
     """For `x` [n, channels, spatial..] and, per spatial axis, taps whose values are [n, places]: what each combination
     of taps gives, weighted, as [n, channels, places]. Without `outside`, what is read there is 0."""
     n, channels, *spatial = shape_of(x)
+    if len(spatial) > _MOST_AXES:
+        raise NotLoweredError(f"sampling along {len(spatial)} axes")
     extents = [fixed(d, "the extent of what is sampled") for d in spatial]
     flat = b.reshape(x, (n, channels, math.prod(extents)))
     found: list[Value] = []
@@ -194,6 +197,8 @@ def _pooled(
     bounds = b.add(b.mul(regions, scale), -0.5 if half else 0.0)
     extents = [fixed(d, "the extent of what is pooled") for d in shape_of(x)[2:]]
     rows, columns = (n * r for n, r in zip(sizes, ratios, strict=True))
+    if rows < 1 or columns < 1 or rows * columns > FOLD_LIMIT:
+        raise NotLoweredError(f"regions of {rows} x {columns} samples")
     taps: list[list[Tap]] = []
     inside: list[Value] = []
     for axis, (extent, size, ratio) in enumerate(zip(extents, sizes, ratios, strict=True)):
@@ -241,6 +246,10 @@ def deform_conv(
     moved = b.reshape(offset, (n, offset_group, size, axes, *places))
     scaled = None if mask is None else b.reshape(mask, (n, offset_group, 1, size, count))
     channels = fixed(shape_of(x)[1], "the number of channels")
+    if not 0 < offset_group <= channels or channels % offset_group or group < 1 or channels % group:
+        raise ValueError(f"{channels} channels in {group} groups, their offsets in {offset_group}")
+    if size > FOLD_LIMIT:
+        raise NotLoweredError(f"a kernel of {size} elements")
     per_group = channels // offset_group
     parts = []
     for g in range(offset_group):

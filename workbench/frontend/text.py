@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from workbench.frontend import arithmetic as ar
-from workbench.frontend.builder import Builder
+from workbench.frontend.builder import FOLD_LIMIT, Builder
 from workbench.frontend.movement import concat
 from workbench.frontend.registry import operator
 from workbench.frontend.values import NotLoweredError, Value, dtype_of, fixed, rank_of, shape_of
 
 _MOST_COMPARED = 1 << 26
+_MOST_SKIPPED = 100
 
 
 @operator("TfIdfVectorizer", since=9)
@@ -31,6 +32,8 @@ def tf_idf(
         raise NotLoweredError("n-grams of strings")
     if len(set(ngram_indexes)) != len(ngram_indexes):
         raise NotLoweredError("n-grams that share a column")
+    if max_skip_count > _MOST_SKIPPED or not all(0 <= column < FOLD_LIMIT for column in ngram_indexes):
+        raise NotLoweredError("gaps of more than a hundred items, or more than a million columns")
     rows = x if rank_of(x) == 2 else b.unsqueeze(x, [0])
     batch = shape_of(rows)[0]
     columns: list[Value] = []
