@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,12 @@ from tests.tui.drive import SIZES, driven
 from tests.tui.llama import FakeClient, whole
 from workbench.errors import WorkbenchError
 from workbench.session import events as ev
+from workbench.session.eclass import EClassPage
 from workbench.session.egg import EggSession
+from workbench.session.explorer import Explorer
 from workbench.session.spec import SessionSpec
+from workbench.session.store import SessionStore
+from workbench.session.view import SessionView
 from workbench.tui.screens.egg import EggScreen
 from workbench.tui.screens.workbench import WorkbenchScreen
 
@@ -127,3 +132,30 @@ async def test_a_model_after_a_program_gets_its_panes(recorded: Recorded) -> Non
         await drive.app.open("model.onnx")
         await drive.until(lambda: type(drive.app.screen) is WorkbenchScreen)
         await drive.until(lambda: "Graph" in drive.screen())
+
+
+@dataclass
+class Explorable(FakeClient):
+    """Answers the explorer from what the session kept."""
+
+    asked_about: list[ev.Explore] = field(default_factory=list)
+
+    async def explore(self, question: ev.Explore) -> EClassPage:
+        self.asked_about.append(question)
+        view = SessionView()
+        for event in self.past:
+            view.apply(event)
+        return Explorer(SessionStore(self.directory), lambda: view).page(question)
+
+
+async def test_m_opens_the_class_of_the_variable_on_the_line(recorded: Recorded) -> None:
+    played = recorded()
+    client = Explorable(played.past, directory=played.directory, texts=played.texts)
+    async with driven(client) as drive:
+        await drive.press("1", "j", "j", "j", "m")
+        await drive.until(lambda: "$x e-class" in drive.screen())
+        assert client.asked_about == [ev.Explore(variable="$x")]
+        assert "(Add (Num 2) (Num 1))" in drive.screen()
+        assert "2 e-nodes; used by 0 e-nodes" in drive.screen()
+        await drive.press("escape", "2", "m")
+        await drive.until(lambda: len(client.asked_about) == 2)

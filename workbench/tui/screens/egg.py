@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -10,9 +11,12 @@ from workbench.session import events as ev
 from workbench.tui import keymap
 from workbench.tui.panes.output import OutputPane
 from workbench.tui.panes.pane import Pane
+from workbench.tui.panes.rules import RulesPane
 from workbench.tui.scene import Scene
 from workbench.tui.screens.workbench import WorkbenchScreen
 from workbench.tui.theme import look
+
+_DEFINES = re.compile(r"\(let\s+([^\s()]+)")
 
 
 class EggScreen(WorkbenchScreen, inherit_bindings=False):
@@ -58,6 +62,20 @@ class EggScreen(WorkbenchScreen, inherit_bindings=False):
         if color == colors.bad and place != self._went_to:
             self._went_to = place
             text.go(line - 1, center=True)
+
+    def action_explore(self) -> None:
+        text = self.program.program
+        line = text.lines[text.cursor] if text.lines else ""
+        defined = _DEFINES.search(line)
+        self.explore(ev.Explore(variable=defined.group(1) if defined else ""))
+
+    def on_rules_pane_made_asked(self, event: RulesPane.MadeAsked) -> None:
+        event.prevent_default()  # who made an e-node is not noted in programs, which run as they are
+        self.action_explore()
+
+    def reveal(self, group: int, chunk: int, node: int) -> bool:
+        """There is no graph to show a node in."""
+        return False
 
     async def action_saturate(self) -> None:
         await self.workbench.ask(ev.Rerun(stage="saturate"), "Running the program again.")
