@@ -21,6 +21,7 @@ MOST_INNER_NODES = 50_000
 """Nodes of subgraphs and definitions lowered in one model, each repetition counted."""
 _DEEPEST = 12
 """Levels of subgraphs and definitions inside each other."""
+_LONGEST_TEXT = 600
 _SCALARS = 16
 """Elements up to which even a float matrix counts as a known array."""
 _RENAMED = {"transA": "trans_a", "transB": "trans_b", "else": "otherwise"}
@@ -68,6 +69,7 @@ class Lowering:
             inputs = [self.value(name, scope) for name in node.input]
             results = self._results(node, inputs, scope)
         except ModelError as error:
+            error.message = printable(error.message, _LONGEST_TEXT)  # operators quote what attributes say
             raise error.at(place(node)) from error.__cause__
         except _INHERENT as error:
             raise ModelError(f"{place(node)}: {printable(str(error)) or type(error).__name__}") from error

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from workbench.errors import ModelError, printable
 from workbench.frontend.builder import Builder
 from workbench.frontend.coverage import OperatorUse
-from workbench.frontend.definitions import schema
-from workbench.frontend.functions import all_nodes
-from workbench.frontend.model_file import ModelFile, OnnxNode, node_name, place
+from workbench.frontend.inference import static_types
+from workbench.frontend.model_file import ModelFile, node_name
 from workbench.frontend.registry import standard
 from workbench.frontend.values import NotLoweredError, Value, View, graph_dtype
 from workbench.ir import ops
@@ -51,38 +49,17 @@ class OpaqueOperators:
     @cached_property
     def _inferred(self) -> dict[str, tuple[tuple[int, ...], DType]]:
         """Shape and element type of every value for which both are static and supported."""
-        import onnx
         from onnx import helper
 
-        for node in all_nodes(self.model.graph.node):
-            _check_inputs(OnnxNode(node), self.model.opsets.get(standard(node.domain), 1))
-        try:
-            proto = onnx.shape_inference.infer_shapes(self.model.proto)
-        except Exception as error:
-            raise ModelError(f"the shapes of opaque operators cannot be inferred: {printable(str(error))}") from error
         found: dict[str, tuple[tuple[int, ...], DType]] = {}
-        for value in (*proto.graph.value_info, *proto.graph.output):
-            tensor = value.type.tensor_type
-            if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
-                continue
+        for name, (element, shape) in static_types(self.model.proto).items():
             try:
-                dtype = graph_dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+                dtype = graph_dtype(helper.tensor_dtype_to_np_dtype(element))
             except (KeyError, ValueError, TypeError):  # an element type that this onnx does not know, or none
                 continue
             if dtype is not None:
-                found[value.name] = (tuple(int(d.dim_value) for d in tensor.shape.dim), dtype)
+                found[name] = (shape, dtype)
         return found
-
-
-def _check_inputs(node: Any, opset: int) -> None:
-    """Raises ModelError when an input that ONNX requires is absent: its shape inference may not survive that."""
-    found = schema(node.domain, node.op_type, opset)
-    if found is None:
-        return
-    required = [p.option.name == "Single" for p in found.inputs]
-    absent = (must and not name for name, must in zip(node.input, required, strict=False))
-    if len(node.input) < found.min_input or any(absent):
-        raise ModelError(f"{place(node)}: a required input is absent")
 
 
 def _has_subgraph(node: Any) -> bool:
