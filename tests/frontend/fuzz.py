@@ -1,6 +1,6 @@
 """Mutated and made-up models, and what becomes of each: read, or refused in one line. Nothing else may happen.
 
-`python -m tests.frontend.fuzz [--inputs N] [--seed S] [--keep DIR]` tries N models in a child process whose memory is
+`python -m tests.frontend.fuzz [--inputs N] [--seed S] [--seconds T]` tries N models in a child process whose memory is
 limited and that is killed when one model takes too long, and prints how many ended how."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -319,7 +320,7 @@ def outcome(path: Path) -> str:
     from workbench.session.spec import SessionSpec
 
     try:
-        inspect_model(SessionSpec(model=str(path), allow_opaque=path.stat().st_size % 3 == 0), path.parent)
+        inspect_model(SessionSpec(model=str(path), allow_opaque=path.stat().st_size % 16 == 0), path.parent)
     except WorkbenchError as error:
         text = str(error)
         if not text.isprintable() or len(text) > 4000:
@@ -368,7 +369,10 @@ def results(first: int, count: int) -> Iterator[tuple[int, str, str]]:
             cwd=Path(__file__).parents[2],
             text=True,
         )
-        yield from (done := _Told(process))
+        try:
+            yield from (done := _Told(process))
+        finally:
+            process.kill()
         if done.pending is None:
             if process.returncode:
                 raise RuntimeError(f"no model could be made: {done.ended}")
@@ -413,6 +417,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more models after so long")
     parser.add_argument("--child", type=int, nargs=2)
     options = parser.parse_args(arguments)
     if options.child:
@@ -420,7 +425,10 @@ def main(arguments: list[str]) -> int:
         return 0
     counts: Counter[tuple[str, str]] = Counter()
     bad: dict[str, list[int]] = {}
+    began = time.monotonic()
     for seed, kind, result in results(options.seed, options.inputs):
+        if time.monotonic() - began > options.seconds:
+            break
         fine = result in ("read", "refused")
         counts[kind, result if fine else "BAD"] += 1
         if not fine:
