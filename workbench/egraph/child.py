@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from workbench import frames
+from workbench.egraph import named
 from workbench.egraph.bindings import bindings
 from workbench.egraph.freezing import take_snapshot
 from workbench.egraph.guard import without_python
@@ -41,7 +42,7 @@ from workbench.egraph.messages import (
     XrayResult,
 )
 from workbench.egraph.panics import explained, place
-from workbench.egraph.provenance import Provenance, as_rules, renamed
+from workbench.egraph.provenance import PREFIX, Provenance, as_rules, renamed
 from workbench.egraph.snapshot import Snapshot
 from workbench.egraph.stepping import Bounds, Clock, run_schedule
 from workbench.egraph.tables import signatures_of
@@ -86,11 +87,13 @@ class Library:
             line_starts = [m.end() for m in re.finditer(b"\n", text.encode())]  # spans count bytes
             for command in commands:
                 before = len(self.rules)
-                named = self._named(command, name, line_starts)
+                command = self._named(command, name, line_starts)
                 if any(rule.name in without for rule in self.rules[before:]):
                     del self.rules[before:]
                 else:
-                    self.run(named)
+                    self.run(command)
+        self.signatures = {n: s for n, s in signatures_of(self.egraph).items() if not n.startswith(PREFIX)}
+        named.declare(self.egraph, self.signatures)
 
     def run(self, command: Any) -> None:
         """Run a command of the library that `_named` has seen."""
@@ -184,7 +187,8 @@ def _saturated(
     library.begin()
     try:
         library.running, library.steps, library.failure = "", 0, ""
-        clock.run(*library.egraph.parse_program(request.program, "program.egg"))
+        program = library.egraph.parse_program(request.program, "program.egg")
+        clock.run(*named.bound(program, library.signatures))
         library.provenance.note_program(library.egraph)
         limit = run_schedule(
             library.egraph, [r.ruleset for r in library.rules], library.facts, bounds, clock, say

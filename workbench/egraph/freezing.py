@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from workbench.egraph.containers import Container, Contents
+from workbench.egraph.named import PREFIX as NAMED
+from workbench.egraph.named import variables
 from workbench.egraph.provenance import PROGRAM, Provenance
 from workbench.egraph.snapshot import Builder, SnapshotData
 
@@ -55,15 +57,14 @@ def take_snapshot(
         return found
 
     functions = egraph.freeze().functions
+    for name, sort, value in variables(egraph, functions):
+        if sort not in readers:
+            builder.variables[name] = class_id(sort, value)
     for name, function in functions.items():
         output_sort = function.output_sort
-        if output_sort in readers or name in facts:
+        if output_sort in readers or name in facts or function.is_let_binding or name.startswith(NAMED):
             continue
         rows = function.rows
-        if function.is_let_binding:
-            for row in rows:
-                builder.variables[name] = class_id(output_sort, row.output)
-            continue
         op = len(builder.ops)
         builder.ops.append(name)
         makers = {} if provenance is None else provenance.makers(egraph, functions, name)

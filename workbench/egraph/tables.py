@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.egraph.named import PREFIX as NAMED
+from workbench.egraph.named import variables
 from workbench.egraph.premises import Signature
 from workbench.errors import printable
 
@@ -59,7 +61,7 @@ def signatures_of(egraph: Any) -> dict[str, Signature]:
     return {
         name: Signature(tuple(f.input_sorts), f.output_sort)
         for name, f in egraph.freeze().functions.items()
-        if not f.is_let_binding
+        if not (f.is_let_binding or name.startswith(NAMED))
     }
 
 
@@ -69,13 +71,14 @@ class Tables:
     def __init__(self, egraph: Any, facts: Collection[str]) -> None:
         self.facts = facts
         self._functions = egraph.freeze().functions
+        self._variables = {name: (sort, value) for name, sort, value in variables(egraph, self._functions)}
         self._tables: dict[str, Table] = {}
         self._names: dict[Located, str] | None = None
         self._data: set[str] | None = None
         self._constructors: dict[str, list[str]] = defaultdict(list)
         """Names by sort of the result."""
         for name, function in self._functions.items():
-            if not function.is_let_binding and name not in facts:
+            if not (function.is_let_binding or name.startswith(NAMED) or name in facts):
                 self._constructors[function.output_sort].append(name)
         self._readers = {
             "i64": egraph.value_to_i64,
@@ -97,10 +100,7 @@ class Tables:
 
     def variable(self, name: str) -> Located | None:
         """What a global variable stands for."""
-        function = self._functions.get(name)
-        if function is None or not function.is_let_binding:
-            return None
-        return function.output_sort, function.rows[0].output
+        return self._variables.get(name)
 
     def literal(self, sort: str, value: Any) -> Any:
         """The Python value of a literal; None for other sorts."""
@@ -160,7 +160,7 @@ class Tables:
             parts: dict[str, set[str]] = {}
             for name, function in self._functions.items():
                 beside = function.output_sort in self._readers  # a table of numbers, such as who made what
-                if not (beside or function.is_let_binding or name in self.facts):
+                if not (beside or function.is_let_binding or name.startswith(NAMED) or name in self.facts):
                     parts.setdefault(function.output_sort, set()).update(function.input_sorts)
             named = {sort for sort, _ in self._named()}
             while grown := {s for s, made_of in parts.items() if s not in named and made_of & named}:
@@ -172,9 +172,9 @@ class Tables:
         """The `$t` variable of each value that has one."""
         if self._names is None:
             self._names = {}
-            for name, function in self._functions.items():
-                if function.is_let_binding and name.startswith("$t"):
-                    self._names.setdefault((function.output_sort, function.rows[0].output), name)
+            for name, located in self._variables.items():
+                if name.startswith("$t"):
+                    self._names.setdefault(located, name)
         return self._names
 
     def _nameless(self, sort: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from workbench.egraph.bindings import bindings
 from workbench.egraph.diagnosis import Binding, diagnose
 from workbench.egraph.messages import PremiseCount, XrayResult
+from workbench.egraph.named import found as variable_named
 from workbench.egraph.premises import Premise, Premises, Signature, fact_variables, premises_of, sides, sorts_of
 from workbench.egraph.tables import Tables
 from workbench.errors import printable
@@ -128,6 +129,8 @@ class _Funnel:
         signatures = subject.signatures
         self.sorts = sorts_of((p.fact for p in parts.premises), signatures)
         self.all_sorts = sorted({s for f in signatures.values() for s in (*f.inputs, f.output) if "@" not in s})
+        self.bound_root: Any = None
+        """The expression for the node, where there is one."""
         self.root = self._root(node) if node is not None else ""
         self.bound: list[tuple[str, ...]] = [(self.root,) if self.root else ()]
         """The variables of each table, in the order of its columns."""
@@ -139,11 +142,10 @@ class _Funnel:
         return f"{OWN}{self.subject.made}"
 
     def _root(self, node: str) -> str:
-        span = bindings.EgglogSpan(bindings.SrcFile("xray", ""), 0, 0)
-        try:
-            found, _ = self.egraph.eval_expr(bindings.Var(span, node))
-        except bindings.EggSmolError:
-            raise NotAskable(f"{printable(node, 40)} is no node of this program") from None
+        located = variable_named(self.egraph, node, self.all_sorts)
+        if located is None:
+            raise NotAskable(f"{printable(node, 40)} is no node of this program")
+        found, self.bound_root = located
         for variable in self.parts.roots:
             if self.sorts.get(variable) == found:
                 return variable
@@ -154,7 +156,10 @@ class _Funnel:
         """Make the table before the first premise: nothing bound, or the root bound to the node."""
         sort = self.sorts.get(self.root, "")
         name = self.names[0]
-        self._run(f"(relation {name} ({sort})) ({name} {self.node or ''})")
+        self._run(f"(relation {name} ({sort}))")
+        span = bindings.EgglogSpan(bindings.SrcFile("xray", ""), 0, 0)
+        first = bindings.Call(span, name, [self.bound_root] if self.root else [])
+        self.egraph.run_program(bindings.ActionCommand(bindings.Expr_(span, first)))
 
     def counts(self, place: int) -> str:
         """What the number of premise `place` counts."""
