@@ -137,7 +137,7 @@ class Saturator:
         self._rules = None
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "workbench.egraph.child"],
+            [sys.executable, "-P", "-m", "workbench.egraph.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,

@@ -193,6 +193,7 @@ class DeviceWorker:
             environment |= dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
         command = [
             sys.executable,
+            "-P",  # no modules from the directory that the command was called in
             "-m",
             "workbench.runtime.worker",
             self.target,

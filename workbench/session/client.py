@@ -244,7 +244,7 @@ def _detached(store: SessionStore) -> subprocess.Popen[bytes]:
     try:
         with (store / ERRORS).open("wb") as errors:
             return subprocess.Popen(
-                [sys.executable, "-m", "workbench.session.engine", str(store.directory)],
+                [sys.executable, "-P", "-m", "workbench.session.engine", str(store.directory)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
