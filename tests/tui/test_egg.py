@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from textual.events import Resize
 
 from tests.tui.drive import SIZES, driven
 from tests.tui.llama import FakeClient, whole
@@ -18,6 +19,7 @@ from workbench.session.explorer import Explorer
 from workbench.session.spec import SessionSpec
 from workbench.session.store import SessionStore
 from workbench.session.view import SessionView
+from workbench.tui.scene import Scene
 from workbench.tui.screens.egg import EggScreen
 from workbench.tui.screens.workbench import WorkbenchScreen
 
@@ -146,6 +148,19 @@ class Explorable(FakeClient):
         for event in self.past:
             view.apply(event)
         return Explorer(SessionStore(self.directory), lambda: view).page(question)
+
+
+async def test_a_pane_that_was_resized_shows_the_scene_of_now(recorded: Recorded) -> None:
+    async with driven(recorded()) as drive:
+        rules = drive.bench.rules
+        await drive.until(lambda: rules.table.row_count == 2)
+        now, empty = rules.scene, Scene()
+        rules.scene = empty
+        rules.on_resize(Resize(rules.size, rules.size))
+        rules.paint(now)
+        await drive.pilot.pause()
+        assert rules.scene is now
+        assert rules.table.row_count == 2
 
 
 async def test_m_opens_the_class_of_the_variable_on_the_line(recorded: Recorded) -> None:

@@ -188,7 +188,10 @@ class RulesPane(Pane):
         return (self.view.title, self.differences, order, look(self), self.table.size.width)
 
     def on_resize(self, event: Resize) -> None:
-        self.call_after_refresh(self.paint, self.scene)
+        self.call_after_refresh(self._paint_again)
+
+    def _paint_again(self) -> None:
+        self.paint(self.scene)  # that of now, not of when it was asked for
 
     def _name_width(self, rows: list[Any]) -> int:
         """The names get what the near columns leave, as far as they need it."""
