@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from textual.screen import Screen
+
 from tests.tui import llama
 from tests.tui.drive import Driven, driven
+from workbench.tui.later import after_refresh
+from workbench.tui.screens.help import HelpScreen
 
 
 def shown(drive: Driven) -> list[str | None]:
@@ -64,3 +68,16 @@ async def test_the_layout_follows_the_terminal() -> None:
             await drive.until(lambda panes=panes: len(shown(drive)) == panes)
             assert drive.app.focused is not None
             await drive.until(lambda size=size: len(drive.rows()) >= size[1])
+
+
+async def test_a_page_that_closes_before_it_is_laid_out_is_not_painted() -> None:
+    painted: list[Screen[None]] = []
+    async with driven(llama.FakeClient(llama.under_way(), live=False)) as drive:
+        page = HelpScreen()
+        await drive.app.push_screen(page)
+        after_refresh(page, lambda: painted.append(page))
+        await drive.until(lambda: painted)
+        after_refresh(page, lambda: painted.append(page))
+        page.dismiss()
+        await drive.pilot.pause(0.05)
+        assert len(painted) == 1

@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 from workbench.errors import WorkbenchError, printable
 from workbench.session.runs import Run
 from workbench.tui import format as fmt
+from workbench.tui.later import after_refresh
 from workbench.tui.lines import Lines
 from workbench.tui.scene import Scene
 from workbench.tui.theme import Look, look
@@ -71,7 +72,7 @@ class DifferenceScreen(ModalScreen[None]):
         self.run_worker(self._compare(), exclusive=True)
 
     def on_resize(self, event: Resize) -> None:
-        self.call_after_refresh(self.fill)
+        after_refresh(self, self.fill)
 
     async def _compare(self) -> None:
         from workbench.session.diff import diff_sessions

@@ -24,6 +24,7 @@ from workbench.session.eclass_text import as_text
 from workbench.session.events import Explore, Xray
 from workbench.tui import keymap
 from workbench.tui.eclass_rows import Row, footing, heading_lines, line_of, rows_of
+from workbench.tui.later import after_refresh
 from workbench.tui.scene import Scene
 from workbench.tui.theme import look
 
@@ -150,10 +151,10 @@ class ExplorerScreen(ModalScreen[None]):
         self.query_one(SeekLine).display = False
         self.listed.focus()
         self._begin(self.first, replace=False)
-        self.call_after_refresh(self.fill)
+        after_refresh(self, self.fill)
 
     def on_resize(self, event: Resize) -> None:
-        self.call_after_refresh(self.fill)
+        after_refresh(self, self.fill)
 
     @property
     def here(self) -> Stop | None:

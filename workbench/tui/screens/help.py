@@ -12,6 +12,7 @@ from textual.events import Resize
 from textual.screen import ModalScreen
 
 from workbench.tui import keymap
+from workbench.tui.later import after_refresh
 from workbench.tui.lines import Lines
 from workbench.tui.theme import Look, look
 
@@ -86,7 +87,7 @@ class HelpScreen(ModalScreen[None]):
         page.focus()
 
     def on_resize(self, event: Resize) -> None:
-        self.call_after_refresh(self.fill)
+        after_refresh(self, self.fill)
 
     def fill(self) -> None:
         """Write the page for the present width."""

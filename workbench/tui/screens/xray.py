@@ -16,6 +16,7 @@ from textual.screen import ModalScreen
 from workbench.errors import printable
 from workbench.session.events import Explore, Xray, XrayDone
 from workbench.tui import format as fmt
+from workbench.tui.later import after_refresh
 from workbench.tui.lines import Lines
 from workbench.tui.scene import Scene
 from workbench.tui.screens.pick_class import PickClassScreen
@@ -55,7 +56,7 @@ class XrayScreen(ModalScreen[None]):
         self.board.focus()
 
     def on_resize(self, event: Resize) -> None:
-        self.call_after_refresh(self.fill)
+        after_refresh(self, self.fill)
 
     def paint(self, scene: Scene) -> None:
         """Show the answer once it is there."""
