@@ -126,10 +126,10 @@ async def test_a_saturation_that_failed_leaves_the_last_good_run_on_screen(
         client.more.put_nowait(ev.Restarted(stage="saturate", reason="rerun", seed=7, at=70.0))
         await drive.until(lambda: not drive.bench.rules._results)
         client.more.put_nowait(ev.Failed(stage="saturate", message="ruleset 'x': Panic: late", kept=True, at=71.0))
-        await drive.until(lambda: [row.name for row in drive.bench.rules._rows] == rows)
+        await drive.until(lambda: "E opens the file, the last good run stays" in drive.screen())
+        assert [row.name for row in drive.bench.rules._rows] == rows
         shown = drive.screen()
         assert "Panic: late" in shown
-        assert "E opens the file, the last good run stays" in shown
         assert "failed in saturate" in drive.rows()[0]
         assert "verified" in shown
         await drive.press("E")
