@@ -115,6 +115,24 @@ def test_the_rule_that_grew_by_most_is_named_though_another_is_larger() -> None:
     assert found.text == "rule 'y' (a.egg:1) grew fastest: from 10 to 270 matches in 4 runs of ruleset 'r', 3x a run"
 
 
+def test_a_rule_that_only_went_on_is_named_by_its_matches_and_not_by_the_noise_of_the_clock() -> None:
+    steps = [step(i, "r", 10 * i, 2e-6 + i * 1e-9, x=1, y=2) for i in range(900)]
+    jitter = {"x": 9e-6, "y": 1e-6}  # the last run of x took longest, by microseconds
+    steps.append(StepDone(900, "r", 1e-5, {"x": 1, "y": 2}, jitter, 9000))
+    found = grown_fastest(steps, "r", RULES)
+    assert found is not None
+    assert (found.rule, found.growth) == ("y", None)
+    assert found.text == "rule 'y' (a.egg:1) matched on and on: 1,802 times in 901 runs of ruleset 'r'"
+
+
+def test_time_that_is_more_than_noise_tells_of_growth_where_matches_do_not() -> None:
+    steps = [step(i, "r", 10, 0.002 * 2**i, x=5) for i in range(4)]
+    found = grown_fastest(steps, "r", RULES)
+    assert found is not None
+    assert (found.rule, found.growth) == ("x", pytest.approx(2.0))
+    assert "from 0.002 to 0.016 s in 4 runs" in found.text
+
+
 def test_a_rule_that_fired_once_is_named_without_growth() -> None:
     found = grown_fastest([step(0, "r", 10, 0.0, x=7)], "r", RULES)
     assert found is not None

@@ -12,6 +12,8 @@ LAST_STEPS = 16
 """Steps, of all rulesets, that are looked at for the ruleset at fault."""
 LAST_RUNS = 4
 """Runs of that ruleset that are looked at for the rule."""
+TELLING_SECONDS = 1e-3
+"""Less time than this, of all rules in these runs together, is noise and tells nothing of growth."""
 
 
 def ruleset_at_fault(steps: Sequence[StepDone], by_time: bool) -> str | None:
@@ -27,15 +29,24 @@ def ruleset_at_fault(steps: Sequence[StepDone], by_time: bool) -> str | None:
 
 
 def grown_fastest(steps: Iterable[StepDone], ruleset: str, rules: Iterable[RuleInfo]) -> Culprit | None:
-    """The rule of `ruleset` whose matches or time grew most over its last runs, by its part of the whole growth; None
-    where none of them matched."""
-    runs = [s for s in steps if s.ruleset == ruleset][-LAST_RUNS:]
+    """The rule of `ruleset` whose matches or time grew most over its last runs, by its part of the whole growth; where
+    nothing grew but it went on and on, the one that matched most in all runs; None where none of them matched."""
+    all_runs = [s for s in steps if s.ruleset == ruleset]
+    runs = all_runs[-LAST_RUNS:]
     own = {r.name: r for r in rules if r.ruleset == ruleset}
     matches = {name: [float(s.matches.get(name, 0)) for s in runs] for name in own}
     seconds = {name: [s.rule_seconds.get(name, 0.0) for s in runs] for name in own}
     if not any(any(series) for series in matches.values()):
         return None
-    more, longer = _parts(matches), _parts(seconds)
+    if sum(map(sum, seconds.values())) < TELLING_SECONDS:
+        seconds = {name: [0.0] * len(runs) for name in own}
+    any_growth = _grew(matches) or _grew(seconds)
+    if len(runs) > 1 and not any_growth:
+        total = {name: sum(s.matches.get(name, 0) for s in all_runs) for name in own}
+        name = max(own, key=lambda n: total[n])
+        words = f"matched on and on: {total[name]:,} times in {len(all_runs):,} runs of ruleset"
+        return named(own[name], f"{words} '{printable(ruleset, 40)}'")
+    more, longer = _parts(matches, any_growth), _parts(seconds, any_growth)
     name = max(own, key=lambda n: (max(more[n], longer[n]), matches[n][-1]))
     by_matches = more[name] >= longer[name]
     series = matches[name] if by_matches else seconds[name]
@@ -48,11 +59,13 @@ def named(rule: RuleInfo, words: str, growth: float | None = None) -> Culprit:
     return Culprit(rule.name, rule.ruleset, rule.file, rule.line, growth, text)
 
 
-def _parts(series: dict[str, list[float]]) -> dict[str, float]:
-    """Each rule's part of what all rules grew by, or of what they came to where none grew."""
-    grown = {name: max(0.0, each[-1] - min(each)) for name, each in series.items()}
-    if not any(grown.values()):
-        grown = {name: each[-1] for name, each in series.items()}
+def _grew(series: dict[str, list[float]]) -> bool:
+    return any(each[-1] > min(each) for each in series.values())
+
+
+def _parts(series: dict[str, list[float]], growth: bool) -> dict[str, float]:
+    """Each rule's part of what all rules grew by; without `growth`, of what they came to."""
+    grown = {name: each[-1] - min(each) if growth else each[-1] for name, each in series.items()}
     whole = sum(grown.values()) or 1.0
     return {name: value / whole for name, value in grown.items()}
 
