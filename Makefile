@@ -6,7 +6,7 @@ EXTRAS ?= dev
 STAMP := .venv/installed-$(EXTRAS)
 
 .DEFAULT_GOAL := help
-.PHONY: venv demo test lint bench conformance screenshots clean help
+.PHONY: venv demo test lint bench conformance sweep screenshots clean help
 
 venv: $(STAMP) ## install into .venv (EXTRAS=dev,cuda12 for CUDA)
 
@@ -40,6 +40,9 @@ bench: $(STAMP) ## the benchmarks; writes benchmarks/results.json
 
 conformance: $(STAMP) ## ONNX's node tests, one line per operator, beside onnxruntime
 	@$(BIN)/python -W ignore -m tests.frontend.conformance
+
+sweep: $(STAMP) ## every model at hand compiled, one line each (ARGS="--limit 40 NAME ..")
+	@$(BIN)/python -m tests.sweep $(ARGS)
 
 screenshots: $(STAMP) ## draw the screenshots anew
 	@$(BIN)/python screenshots/make.py

@@ -8,17 +8,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import settings
 
-ROOT = Path(__file__).parents[1]
-MODEL_FOLDERS = (ROOT / "tests" / "models", ROOT.parent / "shared" / "models")
+from tests import models_at_hand
 
-SHARED_MODELS = sorted({path.stem for folder in MODEL_FOLDERS for path in folder.glob("*.onnx")})
-"""Names of all the models here and in the larger folder beside the repository, where there is one."""
-
-Arrays = dict[str, np.ndarray]
+Arrays = models_at_hand.Arrays
 
 # A shared machine stalls now and then; how long an example takes is no property of the code under test.
 settings.register_profile("steady", deadline=None)
@@ -26,10 +21,10 @@ settings.load_profile("steady")
 
 
 def _find(file_name: str) -> Path:
-    for folder in MODEL_FOLDERS:
-        if (folder / file_name).is_file():
-            return folder / file_name
-    pytest.skip(f"{file_name} is neither in tests/models nor in ../shared/models")
+    try:
+        return models_at_hand.find(file_name)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -42,15 +37,7 @@ def model_path() -> Callable[[str], Path]:
 def expected() -> Callable[[str], tuple[Arrays, Arrays]]:
     """`expected(name)`: the model's (inputs, outputs) by their names in the graph; outputs are onnxruntime's."""
 
-    def load(name: str) -> tuple[Arrays, Arrays]:
-        with np.load(_find(f"{name}.npz")) as arrays:
-            sides = {
-                side: {key.removeprefix(side): arrays[key] for key in arrays.files if key.startswith(side)}
-                for side in ("in_", "out_")
-            }
-        return sides["in_"], sides["out_"]
-
-    return load
+    return lambda name: models_at_hand.stored(_find(f"{name}.npz"))
 
 
 @pytest.fixture(scope="session", autouse=True)

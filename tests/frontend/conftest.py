@@ -11,9 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-HERE = Path(__file__).resolve()
-FOLDERS = (HERE.parents[1] / "models", HERE.parents[3] / "shared" / "models")
-"""Where models are looked for: those of the repository first, then the larger ones beside it, where they are."""
+from tests import models_at_hand
 
 FindModel = Callable[[str], Path]
 WriteModel = Callable[..., Path]
@@ -24,10 +22,10 @@ def find_model() -> FindModel:
     """The path of a model by name; the test is skipped where no folder has it."""
 
     def find(name: str) -> Path:
-        for folder in FOLDERS:
-            if (folder / f"{name}.onnx").is_file():
-                return folder / f"{name}.onnx"
-        pytest.skip(f"{name}.onnx is not here")
+        try:
+            return models_at_hand.find(f"{name}.onnx")
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
 
     return find
 

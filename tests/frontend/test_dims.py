@@ -34,6 +34,12 @@ def test_a_dimension_without_a_value_is_represented_by_1(write_model: WriteModel
     assert import_model(path).graph.dims == {"batch": 1, "x_1": 1}
 
 
+def test_shapes_of_inputs_give_values_where_options_do_not(write_model: WriteModel) -> None:
+    path = write_model([node("Mul", ["x", "w"], ["y"])], {"x": (np.float32, ("b", "s", 3)), "w": (np.float32, (3,))})
+    assert import_model(path, dims={"b": 2}, input_shapes={"x": (5, 7, 3)}).graph.dims == {"b": 2, "s": 7}
+    assert import_model(path, input_shapes={"x": (5, 7), "w": (4,)}).graph.dims == {"b": 1, "s": 1}
+
+
 def test_names_are_made_safe_and_stay_distinct(write_model: WriteModel) -> None:
     path = write_model([node("Sqrt", ["x"], ["y"])], {"x": (np.float32, ("z", "a b", "a/b", "?", "#0"))})
     graph = import_model(path, dims={"z": 2, "a/b": 5}).graph

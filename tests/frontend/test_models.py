@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.frontend.sweep import computed
+from tests.models_at_hand import computed
 from workbench.frontend import coverage, import_model
 from workbench.ir.hlir import is_contraction
 
@@ -23,7 +23,7 @@ SMALL = (
     "vit_tiny_4l_ts17",
     "whisper_encoder_tiny_2l_ts17",
 )
-LARGER = (  # the two largest, light_resnet50 and light_vgg19, are left to `python -m tests.frontend.sweep`
+LARGER = (  # the two largest, light_resnet50 and light_vgg19, are left to `make sweep`
     "mlp_dynamo",
     "minilm_6l_dynamo",
     "qwen2_tiny_2l_ts17",

@@ -28,12 +28,12 @@ from workbench.egraph.snapshot import Snapshot
 from workbench.ir import dtype as dt
 from workbench.ir import interpret, llir, ops
 from workbench.ir import layout as lay
-from workbench.ir.expr import var
+from workbench.ir.expr import ZERO, Z, var
 from workbench.ir.hlir import CustomOpSpec, Graph
 from workbench.ir.llir import Program
 from workbench.runtime import get_runtime
 from workbench.search.binding import Binding, bind
-from workbench.search.extract import extract
+from workbench.search.extract import extract, extract_exactly, fitted
 from workbench.search.placement import Rejected
 from workbench.search.space import Genome, build_space
 
@@ -203,10 +203,35 @@ def test_a_batch_too_large_for_the_library_is_refused(saturator: Saturator) -> N
     reasons = set()
     for genome in forced_genomes(case.space, random.Random(0)):
         try:
-            extracted(case, genome)
+            extract_exactly(case.space, genome, {})
         except Rejected as rejected:
             reasons.add(rejected.reason)
     assert reasons == {"library-refuses"}
+
+
+def test_a_matmul_that_the_library_refuses_is_a_kernel_instead(saturator: Saturator) -> None:
+    """Overlapping windows, a convolution with a step, have rows nearer to each other than they are long."""
+    graph = Graph()
+    x = graph.add(ops.Input("x"), [], (20,), dt.F32, "x")
+    weight = constant(graph, np.random.default_rng(0).random((3, 4), np.float32))
+    shape = (9, 3, 4)
+    windows = lay.Layout(shape, (Z * 2, ZERO, Z))
+    product = matmul(graph, x, windows, weight, lay.expand(lay.insert_axis(lay.contiguous((3, 4)), 0), shape))
+    graph.add(ops.Output("y"), [whole(product)], product.shape, dt.F32)
+    case = saturated(saturator, graph)
+    called = next(g for g in forced_genomes(case.space, random.Random(0)) if _calls_library(case, g))
+    with pytest.raises(Rejected, match="shorter than a row"):
+        extract_exactly(case.space, called, {})
+    fits = fitted(case.space, called, {})
+    assert "shorter than a row" in " ".join(fits.notes)
+    assert not _calls_library(case, fits.genome)
+    (kernels,) = assert_computes_the_same(case, [called])
+    assert "RmCm" not in kernels
+
+
+def _calls_library(case: Case, genome: Genome) -> bool:
+    space = case.space
+    return any(space.snapshot.op(space.options[c][g]) == "Sgemm" for c, g in zip(space.genes, genome, strict=True))
 
 
 def test_buffers_know_the_nodes_they_hold(layer: Case) -> None:

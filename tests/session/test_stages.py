@@ -276,6 +276,24 @@ def test_an_expected_file_for_another_size_is_left_out(model_path: Model, tmp_pa
         session.run()
 
 
+def test_what_is_unrolled_has_the_length_of_the_inputs_to_verify_with(tmp_path: Path) -> None:
+    weights = {"w": (1, 8, 3), "r": (1, 8, 2)}
+    path = saved(
+        tmp_path / "rnn.onnx",
+        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=2)],
+        ["length", 1, 3],
+        {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in weights.items()},
+    )
+    x = RNG.standard_normal((4, 1, 3)).astype(np.float32)
+    np.savez(path.with_suffix(".npz"), in_x=x, out_y=reference(path, {"x": x})[0])
+    with CompileSession(path, limit=2, artifacts=str(tmp_path)) as session:
+        session.run()
+        assert session.imported is not None
+        assert session.imported.fixed_dims == {"length": 4}
+        assert session.view.verified is not None
+        assert "rnn.npz" in session.view.verified.reference
+
+
 def test_an_executable_takes_any_layout_and_any_size_of_its_dimensions(model_path: Model, tmp_path: Path) -> None:
     exe = compile_onnx(model_path("mlp_dynbatch_ts17"), limit=2, artifacts=str(tmp_path))
     x = RNG.standard_normal((6, 32)).astype(np.float32)

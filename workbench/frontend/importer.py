@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ def import_model(
     random_weights: bool = False,
     allow_opaque: bool = False,
     known: Mapping[str, np.ndarray | None] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Imported:
     """The ONNX model (a path, or a ModelProto without external data) in HLIR.
 
@@ -58,7 +60,8 @@ def import_model(
     what there is to compute (the length of an unrolled loop). With `random_weights`, constants whose file is missing
     get made-up data when loaded. With `allow_opaque`, operators that are not lowered become CustomOp nodes where their
     result's shape is known. `known` gives inputs of the model values (None: absent) that hold for every run; they are
-    no inputs of the graph then.
+    no inputs of the graph then. `input_shapes` are shapes that some inputs will have: the named dimensions that `dims`
+    does not give take their values from these, where the ranks agree.
 
     Raises ModelError; of these, NotKnownError when more had to be known: its `inputs` say of what."""
     with _no_collection(), np.errstate(all="ignore"):
@@ -66,7 +69,8 @@ def import_model(
         fixed: frozenset[str] = frozenset()
         while True:
             try:
-                return _Import(file, dict(dims or {}), random_weights, allow_opaque, known or {}, fixed).run()
+                named = NamedDims(dims or {}, input_shapes or {}, fixed)
+                return _Import(file, named, random_weights, allow_opaque, known or {}).run()
             except NotKnownError as error:
                 if error.dims <= fixed:
                     raise
@@ -89,18 +93,17 @@ class _Import:
     def __init__(
         self,
         model: ModelFile,
-        dims: dict[str, int],
+        dims: NamedDims,
         random_weights: bool,
         allow_opaque: bool,
         known: Mapping[str, np.ndarray | None],
-        fixed: frozenset[str],
     ) -> None:
         self.model = model
         self.builder = Builder()
         self.tensors = TensorReader(model.path.parent, random_weights)
         self.initializers = {t.name: t for t in model.graph.initializer}
         self.known = known
-        self.dims = NamedDims(dims, fixed)
+        self.dims = dims
         self.opaque = OpaqueOperators(model) if allow_opaque else None
         self.scope = Scope(model.opsets, self.initializers)
         self.lowering = Lowering(self.builder, self.tensors, self.opaque)
@@ -168,7 +171,7 @@ class _Import:
         if not tensor.HasField("shape"):
             raise ModelError(f"input '{name}' has no shape", "export the model with the shapes of its inputs")
         dtype = _input_dtype(name, tensor.elem_type)
-        shape = tuple(self.dims.extent(given.name, axis, d) for axis, d in enumerate(tensor.shape.dim))
+        shape = self.dims.shape(given.name, tensor.shape.dim)
         self.builder.label = given.name
         return self.builder.unique_node(ops.Input(given.name), (), shape, dtype)
 
@@ -187,10 +190,17 @@ class _Import:
         return view
 
 class NamedDims:
-    """The named dimensions of the inputs and their representative values; those in `fixed` have no other."""
+    """The named dimensions of the inputs and their representative values, which are `given`, or else those in `shapes`
+    of the inputs, or else 1; those in `fixed` have no other."""
 
-    def __init__(self, given: Mapping[str, int], fixed: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, int],
+        shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        fixed: Collection[str] = (),
+    ) -> None:
         self.given = dict(given)
+        self.shapes = shapes
         self.fixed = fixed
         self.values: dict[str, int] = {}
         self._names: dict[str, str] = {}
@@ -199,14 +209,19 @@ class NamedDims:
             if value < 1:
                 raise ModelError(f"dimension '{printable(name)}' is given as {value}; it must be at least 1")
 
-    def extent(self, input_name: str, axis: int, dim: Any) -> Dim:
-        """The extent that an input's TensorShapeProto.Dimension stands for."""
+    def shape(self, input_name: str, dims: Sequence[Any]) -> tuple[Dim, ...]:
+        """The extents that an input's TensorShapeProto.Dimensions stand for."""
+        told = self.shapes.get(input_name, ())
+        values = told if len(told) == len(dims) else [1] * len(dims)
+        return tuple(self._extent(input_name, axis, d, values[axis]) for axis, d in enumerate(dims))
+
+    def _extent(self, input_name: str, axis: int, dim: Any, value: int) -> Dim:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return int(dim.dim_value)
         if dim.HasField("dim_value") and dim.dim_value != -1:
             raise ModelError(f"input '{printable(input_name)}' has the extent {dim.dim_value} on axis {axis}")
         named = any(c.isalnum() for c in dim.dim_param)  # some exporters write "?" for every unknown extent
-        name = self._name(dim.dim_param if named else f"{input_name}_{axis}")
+        name = self._name(dim.dim_param if named else f"{input_name}_{axis}", max(1, value))
         return self.values[name] if name in self.fixed else ex.var(name)
 
     @property
@@ -219,7 +234,7 @@ class NamedDims:
         """The dimensions that are fixed."""
         return {name: value for name, value in self.values.items() if name in self.fixed}
 
-    def _name(self, original: str) -> str:
+    def _name(self, original: str, value: int) -> str:
         known = self._names.get(original)
         if known is not None:
             return known
@@ -231,7 +246,7 @@ class NamedDims:
             name = f"{base}_{suffix}"
         self._names[original] = name
         claimed = next((key for key in (original, name) if key in self.given), None)
-        self.values[name] = 1 if claimed is None else self.given[claimed]
+        self.values[name] = value if claimed is None else self.given[claimed]
         if claimed is not None:
             self._claimed.add(claimed)
         return name

@@ -362,9 +362,9 @@ class _Extraction:
         batch = self.shape(children[1])
         m, n, k = (self.value(self.snapshot.expr(c)) for c in children[2:5])
         if lay.numel(batch) > MAX_BATCH:  # type: ignore[operator]
-            raise Rejected("library-refuses", f"a batch of over {MAX_BATCH} matmuls")
-        a = self._matrix(children[5:9], batch, layout[:2] == "Rm", m, k)
-        b = self._matrix(children[9:13], batch, layout[2:] == "Rm", k, n)
+            raise Rejected("library-refuses", f"a batch of over {MAX_BATCH} matmuls", eclass)
+        a = self._matrix(eclass, children[5:9], batch, layout[:2] == "Rm", m, k)
+        b = self._matrix(eclass, children[9:13], batch, layout[2:] == "Rm", k, n)
         dtype = self.buffers[a.buffer].dtype
         out = self._result(eclass, dtype, (*batch, m, n))
         self.inlined = []
@@ -372,13 +372,13 @@ class _Extraction:
         return out
 
     def _matrix(
-        self, children: Sequence[int], batch: Sequence[int], row_major: bool, rows: int, columns: int
+        self, eclass: int, children: Sequence[int], batch: Sequence[int], row_major: bool, rows: int, columns: int
     ) -> llir.GemmOperand:
         buffer = self.buffer(children[0])
         strides = self.snapshot.shape(children[1])
         leading = self.value(self.snapshot.expr(children[2]))
         if leading < (columns if row_major else rows):
-            raise Rejected("library-refuses", f"a leading dimension of {leading} is shorter than a row")
+            raise Rejected("library-refuses", f"a leading dimension of {leading} is shorter than a row", eclass)
         start = self.value(self.snapshot.expr(children[3]))
         offsets = tuple(
             start + sum(int(ex.evaluate(s, {**self.dims, ITER: i})) for s, i in zip(strides, at, strict=True))

@@ -23,8 +23,11 @@ PLAIN_CHOICE = {
     "InPlace": "Load",
     "SumOuter": "SumInner",
     "MaxOuter": "MaxInner",
+    "Sgemm": "SumInner",
+    "Cublas": "SumInner",
+    "CublasLt": "SumInner",
 }
-"""By a choice that may not fit together with others, the one beside it that always does."""
+"""By a choice that may not fit together with others, or that a library refuses, the one beside it that always does."""
 
 
 class Rejected(Exception):

@@ -17,7 +17,7 @@ from workbench.session import events as ev
 from workbench.session import known
 from workbench.session.artifacts import DEFAULT_DIRECTORY
 from workbench.session.progress import Progress
-from workbench.session.reference import by_role, check_expected, read_arrays
+from workbench.session.reference import Given, by_role, check_expected, read_arrays
 from workbench.session.report import build_report
 from workbench.session.saturation import digest_of
 from workbench.session.session import CompileSession, Stopped
@@ -73,12 +73,10 @@ def run_model(
     arrays = read_arrays(Path(source))
     _check_destination(Path(destination))
     with _opened(spec) as session, session.told():
-        graph = session.import_model()
+        # not asked for: the dimensions that options give may differ from those of a run
+        graph = session.import_model(Given(arrays, Path(source).name, asked_for=False))
         given = by_role(arrays, graph, Path(source).name)
-        dims = check_expected(graph, given)
-        if all(spec.dims.get(name, value) == value for name, value in dims.items()):
-            graph.dims.update(dims)
-            session.expected = given
+        check_expected(graph, given)
         session.split()
         if search_again or not _recall(session):
             session.saturate()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from loguru import logger
 
-from workbench.errors import InputError, WorkbenchError, printable
+from workbench.errors import InputError, printable
 from workbench.frontend import load_constant
 from workbench.ir import expr as ex
 from workbench.ir import ops
@@ -74,23 +74,49 @@ def by_role(arrays: Mapping[str, np.ndarray], graph: Graph, origin: str) -> Expe
     return Expected(inputs, outputs, origin)
 
 
-def find_expected(graph: Graph, model: Path, asked_for: str | None, fixed: Mapping[str, int]) -> Expected | None:
-    """Inputs and outputs to verify against: the file asked for, or one beside the model of the same name if it fits.
-    Named dimensions that are not `fixed` take the values that its inputs have.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The arrays of an .npz file that is to be verified against, by name. One that was not `asked_for` may be left
+    out."""
 
-    Raises InputError when the file asked for does not fit the model or what is fixed."""
+    arrays: dict[str, np.ndarray]
+    origin: str
+    asked_for: bool
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each array by the name of the input that it may be for (see `by_role`)."""
+        shapes = {name[3:]: a.shape for name, a in self.arrays.items() if name.startswith("in_")}
+        return shapes | {name: a.shape for name, a in self.arrays.items() if name not in shapes}
+
+
+def find_given(model: Path, asked_for: str | None) -> Given | None:
+    """The file asked for, or one beside the model of the same name. Raises InputError when the file asked for cannot be
+    read."""
     if asked_for is not None:
-        found = by_role(read_arrays(Path(asked_for)), graph, Path(asked_for).name)
-        adopt_dims(graph, found, fixed)
-        return found
+        return Given(read_arrays(Path(asked_for)), Path(asked_for).name, True)
     beside = model.with_suffix(".npz")
     if not beside.exists():
         return None
     try:
-        found = by_role(read_arrays(beside), graph, beside.name)
-        adopt_dims(graph, found, fixed)
-    except WorkbenchError as error:
+        return Given(read_arrays(beside), beside.name, False)
+    except InputError as error:
         logger.warning("{} is not used: {}", beside.name, error)
+        return None
+
+
+def expected_of(graph: Graph, given: Given, fixed: Mapping[str, int]) -> Expected | None:
+    """Inputs and outputs to verify against; None where a file that was not asked for does not fit the model. Named
+    dimensions that are not `fixed` take the values that its inputs have.
+
+    Raises InputError when a file that was asked for does not fit the model or what is fixed."""
+    found = by_role(given.arrays, graph, given.origin)
+    try:
+        adopt_dims(graph, found, fixed)
+    except InputError as error:
+        if given.asked_for:
+            raise
+        logger.warning("{} is not used: {}", given.origin, error)
         return None
     return found
 

@@ -36,7 +36,15 @@ from workbench.session.executable import Executable
 from workbench.session.leading import keep_kernel_times
 from workbench.session.library import directories, place_of
 from workbench.session.recorded import Recorded, Stopped
-from workbench.session.reference import Expected, Reference, find_expected, interpret, representative_inputs
+from workbench.session.reference import (
+    Expected,
+    Given,
+    Reference,
+    expected_of,
+    find_given,
+    interpret,
+    representative_inputs,
+)
 from workbench.session.report import build_report
 from workbench.session.search_stage import GroupBest, search_group
 from workbench.session.spec import DEMO, SessionSpec, checked
@@ -125,19 +133,23 @@ class CompileSession(Recorded):
             raise SessionError("the model is not imported yet", "call import_model first")
         return self.imported.graph
 
-    def import_model(self) -> Graph:
-        """ONNX to HLIR: shapes resolved, constants folded. Raises ModelError."""
+    def import_model(self, given: Given | None = None) -> Graph:
+        """ONNX to HLIR: shapes resolved, constants folded. The arrays to verify against are those `given`, or of the
+        file that the options name, or of one beside the model. Raises ModelError, and InputError for arrays that were
+        asked for and do not fit."""
         self._forget("import")
         with self._stage("import", printable(self.spec.model)):
             path = self._model_path()
+            given = given or find_given(path, self.spec.expected)
             self.imported = import_model(
                 path,
                 dims=self.spec.dims,
                 random_weights=self.spec.random_weights,
                 allow_opaque=self.spec.allow_opaque,
+                input_shapes=None if given is None else given.input_shapes,
             )
             graph = self.graph
-            self.expected = find_expected(graph, path, self.spec.expected, self.spec.dims)
+            self.expected = None if given is None else expected_of(graph, given, self.spec.dims)
             self.emit(
                 ev.GraphImported(
                     nodes=len(graph),
