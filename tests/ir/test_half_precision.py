@@ -55,7 +55,7 @@ def test_a_matmul_rounds_once(dtype: DType) -> None:
 
 
 @HALF
-@pytest.mark.parametrize("name", ["Add", "Mul", "LessThan", "Exp2", "Sin", "Sqrt", "Recip", "Erf", "Floor"])
+@pytest.mark.parametrize("name", ["Add", "Mul", "LessThan", "Exp2", "Sin", "Sqrt", "Recip", "Erf", "Floor", "Round"])
 def test_functions_are_those_of_wider_floats_rounded(dtype: DType, name: str) -> None:
     graph = Graph(name)
     arity = ops.ELEMENTWISE[name].arity

@@ -46,6 +46,7 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "Recip": lambda x: np.float32(1) / x,
     "Erf": lambda x: np.array([math.erf(v) for v in x.reshape(-1)], np.float32).reshape(x.shape),
     "Floor": np.floor,
+    "Round": np.rint,
 }
 
 

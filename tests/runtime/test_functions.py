@@ -99,7 +99,7 @@ def test_erf_is_within_2e_7_and_2_ulp_when_small(apply: RunKernel) -> None:
     assert ulps(apply("Erf", small), erf(small.astype(np.float64))) <= 2.0
 
 
-@pytest.mark.parametrize("name", ["Exp2", "Log2", "Sqrt", "Recip", "Sin", "Floor"])
+@pytest.mark.parametrize("name", ["Exp2", "Log2", "Sqrt", "Recip", "Sin", "Floor", "Round"])
 def test_special_values_are_those_of_numpy(name: str, apply: RunKernel) -> None:
     with np.errstate(all="ignore"):
         exact = ELEMENTWISE[name].compute(SPECIAL.astype(np.float64)).astype(np.float32)
@@ -116,7 +116,17 @@ def test_erf_tends_to_one_and_keeps_nan(apply: RunKernel) -> None:
     np.testing.assert_array_equal(apply("Erf", x), np.array([1, -1, np.nan, 0, 1, -1e-45], np.float32))
 
 
-@pytest.mark.parametrize("name", ["Exp2", "Log2", "Sin", "Sqrt", "Recip", "Erf", "Floor"])
+@pytest.mark.parametrize("dtype", [dt.F32, dt.F64], ids=str)
+def test_rounding_takes_ties_to_the_even_integer(dtype: DType, apply: RunKernel) -> None:
+    halves = np.arange(-40, 41) / 2
+    near = [np.nextafter(0.5, 0), np.nextafter(-0.5, 0), 2.0**22 + 0.5, 2.0**23 + 1, 2.0**40, -(2.0**22) - 1.5]
+    x = np.concatenate([halves, near]).astype(dtype.numpy)
+    x = np.concatenate([x, np.nextafter(x, dtype.numpy.type(0)), np.nextafter(x, dtype.numpy.type(np.inf))])
+    exact = np.array([round(float(v)) for v in x], dtype.numpy)  # Python rounds ties to even
+    np.testing.assert_array_equal(apply("Round", x), exact)
+
+
+@pytest.mark.parametrize("name", ["Exp2", "Log2", "Sin", "Sqrt", "Recip", "Erf", "Floor", "Round"])
 def test_f64_functions_agree_with_numpy(name: str, apply: RunKernel) -> None:
     x = np.abs(np.random.default_rng(0).standard_normal(133)) * 10 + 0.1
     np.testing.assert_allclose(apply(name, x), ELEMENTWISE[name].compute(x), rtol=1e-14)

@@ -138,12 +138,7 @@ def ceil(b: Builder, x: Value) -> Value:
 
 @operator("Round", fold=np.rint)
 def round_half_even(b: Builder, x: Value) -> Value:
-    low = b.unary("Floor", x)
-    part = ar.sub(b, x, low)
-    half = b.mul(low, 0.5)
-    odd = b.less(b.unary("Floor", half), half)
-    up = ar.logical_or(b, b.less(b.like(0.5, x), part), ar.logical_and(b, ar.equal(b, part, b.like(0.5, x)), odd))
-    return b.select(up, b.add(low, 1.0), low)
+    return b.unary("Round", x)
 
 
 @operator("Relu", fold=lambda x: np.maximum(x, np.zeros((), x.dtype)))

@@ -110,6 +110,11 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.fromiter((math.erf(v) for v in flat), np.float64, flat.size).reshape(x.shape).astype(x.dtype)
 
 
+def _round(x: np.ndarray) -> np.ndarray:
+    """The nearest integer, the even one of two that are as near."""
+    return x if x.dtype.kind in "biu" else np.rint(x)
+
+
 def _select(condition: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
     return np.where(condition, yes, no)
 
@@ -127,6 +132,7 @@ ELEMENTWISE: dict[str, ElementwiseRule] = {
     "Recip": ElementwiseRule(1, _recip),
     "Erf": ElementwiseRule(1, _erf),
     "Floor": ElementwiseRule(1, np.floor),
+    "Round": ElementwiseRule(1, _round),
 }
 
 

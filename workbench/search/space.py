@@ -21,7 +21,7 @@ ELEMENTS = frozenset(
     {
         "Load", "Immediate", "Inline", "RowSum", "RowMax", "InPlace", "ECast", "EIota", "EGather",
         "EAdd", "EMul", "EMod", "ELessThan", "ESelect",
-        "EExp2", "ELog2", "ESin", "ESqrt", "ERecip", "EErf", "EFloor",
+        "EExp2", "ELog2", "ESin", "ESqrt", "ERecip", "EErf", "EFloor", "ERound",
     }
 )  # fmt: skip
 CHOSEN = KERNELS | ELEMENTS | {"RNil", "RCons"}

@@ -67,6 +67,11 @@ def _floor(b: Builder, x: Value) -> Value:
     return b.intrinsic("floor", x) if x.is_float else x
 
 
+def _round(b: Builder, x: Value) -> Value:
+    """To the nearest integer, ties to even: `rint` in the rounding mode that every thread begins in."""
+    return b.intrinsic("rint", x) if x.is_float else x
+
+
 def _by_precision(single: Function, libm: str) -> Function:
     """A polynomial for f32, the C library's function for f64."""
     return lambda b, x: single(b, x) if x.element == "float" else b.per_lane(libm, x)
@@ -85,6 +90,7 @@ FUNCTIONS: dict[str, Function] = {
     "Recip": _recip,
     "Erf": _by_precision(transcendental.erf, "erf"),
     "Floor": _floor,
+    "Round": _round,
 }
 
 _FLOATS_ONLY = {"Exp2", "Log2", "Sin", "Sqrt", "Erf"}
