@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
 from workbench.ir.dtype import BY_NAME
 from workbench.ir.llir import (
@@ -57,7 +58,7 @@ def value_of(
             case Position(value, dtype):
                 return np.asarray(ex.evaluate(value, place)).astype(dtype.numpy)
             case Apply("Cast", (operand,), dtype):
-                return value_of(operand, place, arrays, reduced).astype(dtype.numpy)
+                return dt.convert(value_of(operand, place, arrays, reduced), dtype.numpy)
             case Apply(name, operands, dtype):
                 values = [value_of(o, place, arrays, reduced) for o in operands]
                 return np.asarray(ELEMENTWISE[name].compute(*values)).astype(dtype.numpy)
@@ -74,10 +75,10 @@ def places(shape: tuple[int, ...], last: str | None = None) -> dict[str, np.ndar
 def combined_over(full: np.ndarray, combine: str, dtype: np.dtype) -> np.ndarray:
     """The sum or maximum over the last axis; sums of floats are taken in f64."""
     if combine == "sum":
-        return np.asarray(full.sum(-1, dtype=np.float64 if np.issubdtype(dtype, np.floating) else dtype))
+        return np.asarray(full.sum(-1, dtype=np.float64 if dt.is_float(dtype) else dtype))
     if full.shape[-1]:
         return np.asarray(full.max(-1))
-    least = False if dtype == np.bool_ else -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+    least = False if dtype == np.bool_ else -np.inf if dt.is_float(dtype) else np.iinfo(dtype).min
     return np.full(full.shape[:-1], least)
 
 

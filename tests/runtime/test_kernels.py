@@ -43,7 +43,7 @@ DTYPES = tuple(REGISTER)
 RunKernel = Callable[..., np.ndarray]
 EXTENTS = st.sampled_from((1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 33, 48, 64, 65, 100))
 LARGEST = 6000
-PROCESSORS = st.sampled_from((Vectors(16, 16), Vectors(16, 4), Vectors(4, 8)))
+PROCESSORS = st.sampled_from((Vectors(16, 16), Vectors(16, 4), Vectors(4, 8), Vectors(16, 4, converts_f16=False)))
 
 
 @st.composite
@@ -206,7 +206,7 @@ def test_reductions_compute_what_llir_says(
     order=st.sampled_from(("inner", "outer")),
     combine=st.sampled_from(("sum", "max")),
     layouts=st.tuples(st.booleans(), st.booleans()),
-    dtype=st.sampled_from((dt.F32, dt.F64, dt.I32)),
+    dtype=st.sampled_from((dt.F32, dt.F64, dt.I32, dt.F16, dt.BF16, dt.U8)),
     vectors=PROCESSORS,
 )
 def test_products_of_matrices_with_something_more_inside(
@@ -235,8 +235,8 @@ def test_products_of_matrices_with_something_more_inside(
 @given(choice=st.data())
 def test_gathers_read_the_clamped_row(choice: st.DataObject, run_kernel: RunKernel, expected_kernel: RunKernel) -> None:
     shape = choice.draw(shapes(1, 3))
-    dtype = choice.draw(st.sampled_from((dt.F32, dt.I64, dt.BOOL)))
-    index_dtype = choice.draw(st.sampled_from((dt.I64, dt.I32)))
+    dtype = choice.draw(st.sampled_from((dt.F32, dt.I64, dt.BOOL, dt.F16, dt.BF16, dt.U8)))
+    index_dtype = choice.draw(st.sampled_from((dt.I64, dt.I32, dt.I8)))
     rng = np.random.default_rng(choice.draw(st.integers(0, 1 << 30)))
     rows = choice.draw(st.integers(1, 20))
     columns = shape[-1]

@@ -83,12 +83,13 @@ def _exact_quotient(b: Builder, x: Value, y: Value) -> Value:
     inverse = recip(b, b.cast(y, np.float64))
 
     def rounded(part: Value) -> Value:
-        return b.cast(b.unary("Floor", b.add(b.mul(b.cast(part, np.float64), inverse), 0.5)), dtype_of(x))
+        return b.cast(b.unary("Floor", b.add(b.mul(b.cast(part, np.float64), inverse), 0.5)), dtype_of(part))
 
     quotient = rounded(x)
     if dtype_of(x).itemsize < 8:
         return quotient
-    return b.add(quotient, rounded(sub(b, x, b.mul(quotient, y))))
+    missed = b.cast(sub(b, x, b.mul(quotient, y)), np.int64)  # may be negative where x is unsigned
+    return b.add(quotient, b.cast(rounded(missed), dtype_of(x)))
 
 
 def exp(b: Builder, x: Value) -> Value:
@@ -201,6 +202,8 @@ def minimum(b: Builder, x: Value, y: Value) -> Value:
 
 def absolute(b: Builder, x: Value) -> Value:
     """The magnitude of x."""
+    if dtype_of(x).kind == "u":
+        return x
     return b.select(b.less(x, 0), neg(b, x), x)
 
 

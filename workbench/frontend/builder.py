@@ -11,11 +11,13 @@ import numpy as np
 from workbench.errors import ModelError
 from workbench.frontend import symbolic
 from workbench.frontend.values import (
+    SUPPORTED,
     Value,
     View,
     broadcast,
     dtype_of,
     graph_dtype,
+    half_of,
     is_symbolic,
     plain,
     shape_of,
@@ -121,7 +123,7 @@ class Builder:
             return self._lift_symbolic(x)
         dtype = graph_dtype(x.dtype)
         if dtype is None:
-            raise ModelError(f"{x.dtype} values are not supported", "float32, float64, int32, int64 and bool are")
+            raise ModelError(f"{x.dtype} values are not supported", SUPPORTED)
         base = x[_varying(x)]
         if base.nbytes > _INTERN_BYTES:
             kept = self._by_identity.get(id(x))
@@ -187,7 +189,10 @@ class Builder:
 
     def like(self, value: Arg, x: Value) -> Value:
         """A Python number as a scalar of the dtype of `x`; a value as it is."""
-        return value if isinstance(value, np.ndarray | View) else np.asarray(value, dtype_of(x))
+        if isinstance(value, np.ndarray | View):
+            return value
+        dtype = dtype_of(x)
+        return np.asarray(value).astype(dtype) if dtype.kind == "u" and value < 0 else np.asarray(value, dtype)
 
     # primitives
 
@@ -256,17 +261,19 @@ class Builder:
         return self.elementwise(name, x)
 
     def cast(self, x: Value, dtype: Any) -> Value:
-        """`x` converted to the NumPy type `dtype`; to its own it is `x`."""
+        """`x` converted to the NumPy type `dtype`; to its own it is `x`.
+
+        A weight in half precision is not converted here: the model keeps it as it is."""
         target = np.dtype(dtype)
         if dtype_of(x) == target:
             return x
         array = self.known(x)
-        if array is not None and array.dtype != object:
-            return fold(lambda a: a.astype(target), array)
+        if array is not None and array.dtype != object and (half_of(x) is None or array.size <= SMALL):
+            return fold(lambda a: dt.convert(a, target), array)
         view = self.lift(x)
         to = graph_dtype(target)
         if to is None:
-            raise ModelError(f"{target} values are not supported", "float32, float64, int32, int64 and bool are")
+            raise ModelError(f"{target} values are not supported", SUPPORTED)
         return self.node(ops.Cast(to), [view], view.shape, to)
 
     def copy(self, x: Value) -> View:
@@ -438,5 +445,5 @@ class Builder:
 def _fold_reduce(name: str, array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     if name == "MaxReduce":
         return np.asarray(np.max(array, axis=axes))
-    wide = np.float64 if array.dtype.kind == "f" else np.int64
+    wide = np.float64 if dt.is_float(array.dtype) else np.int64
     return np.asarray(np.sum(array, axis=axes, dtype=wide)).astype(array.dtype)

@@ -6,7 +6,7 @@ import numpy as np
 
 from workbench.frontend.builder import FOLD_LIMIT, SMALL, Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, Value, rank_of, shape_of
+from workbench.frontend.values import NotLoweredError, Value, is_float, rank_of, shape_of
 from workbench.ir import layout as lay
 from workbench.ir.layout import Dim
 
@@ -45,7 +45,7 @@ def _known_product(b: Builder, x: Value, y: Value) -> Value | None:
     left, right = arrays
     if left.size > FOLD_LIMIT or right.size > FOLD_LIMIT or left.size * right.shape[-1] > FOLD_LIMIT * SMALL:
         return None
-    wide = np.float64 if left.dtype.kind == "f" else np.int64
+    wide = np.float64 if is_float(left) else np.int64
     return np.asarray(np.matmul(left.astype(wide), right.astype(wide))).astype(left.dtype)
 
 

@@ -22,7 +22,7 @@ from workbench.frontend.model_file import ModelFile, open_model
 from workbench.frontend.opaque import OpaqueOperators
 from workbench.frontend.scope import Scope
 from workbench.frontend.tensors import TensorReader
-from workbench.frontend.values import IMPORTED, NotKnownError, Value, View, graph_dtype
+from workbench.frontend.values import SUPPORTED, NotKnownError, Value, View, graph_dtype
 from workbench.ir import expr as ex
 from workbench.ir import ops
 from workbench.ir.dtype import DType
@@ -268,7 +268,7 @@ def _input_dtype(name: str, elem_type: int) -> DType:
     if dtype is None:
         known = elem_type in TensorProto.DataType.values()
         shown = TensorProto.DataType.Name(elem_type).lower() if known else str(elem_type)
-        raise ModelError(f"input '{name}' is {shown}; supported are {', '.join(d.name for d in IMPORTED)}")
+        raise ModelError(f"input '{name}' is {shown}, which is not supported", SUPPORTED)
     return dtype
 
 

@@ -15,8 +15,8 @@ from workbench.ir import layout as lay
 
 
 def _powers(dtype: np.dtype) -> np.ndarray:
-    """What each bit of the integers counts, lowest first; the last one is the sign's."""
-    if dtype.kind != "i":
+    """What each bit of the integers counts, lowest first; of signed ones the last is the sign's."""
+    if dtype.kind not in "iu":
         raise NotLoweredError(f"bits of {dtype}")
     return np.left_shift(np.ones((), dtype), np.arange(dtype.itemsize * 8, dtype=dtype))
 
@@ -27,6 +27,9 @@ def bits_of(b: Builder, x: Value) -> Value:
     Bit i is set where the remainder by 2^(i+1), which is never negative, reaches 2^i."""
     powers = _powers(dtype_of(x))
     wide = b.unsqueeze(x, [rank_of(x)])
+    if dtype_of(x).kind == "u":
+        low = ar.less_or_equal(b, powers[:-1], b.elementwise("Mod", wide, powers[1:]))
+        return concat(b, low, ar.less_or_equal(b, powers[-1], wide), axis=rank_of(x))
     low = ar.less_or_equal(b, powers[:-2], b.elementwise("Mod", wide, powers[1:-1]))
     sign = b.less(wide, 0)
     second = ar.less_or_equal(b, b.select(sign, b.like(-int(powers[-2]), x), int(powers[-2])), wide)
@@ -64,6 +67,11 @@ def bitwise_not(b: Builder, x: Value) -> Value:
     return ar.sub(b, -1, x)
 
 
+def _taken(b: Builder, table: np.ndarray, place: Value) -> Value:
+    """The elements of a vector at each `place`."""
+    return b.reshape(b.take(table, b.reshape(place, (lay.numel(shape_of(place)),)), 0), shape_of(place))
+
+
 @operator("BitShift", since=11)
 def bit_shift(b: Builder, x: Value, by: Value, *, direction: str) -> Value:
     """A product with, or a quotient (rounded down) by a power of 2; what is shifted out altogether leaves the sign.
@@ -71,9 +79,13 @@ def bit_shift(b: Builder, x: Value, by: Value, *, direction: str) -> Value:
     A negative shift counts as one by the whole width."""
     powers = _powers(dtype_of(x))
     width = powers.size
+    if dtype_of(x).kind == "u":
+        within = b.less(by, width)
+        power = _taken(b, powers, b.select(within, by, 0))
+        shifted = b.mul(x, power) if direction == "LEFT" else ar.floor_quotient(b, x, power)
+        return b.select(within, shifted, 0)
     within = ar.logical_and(b, b.less(b.like(-1, by), by), b.less(by, width - 1))
-    place = b.select(within, by, 0)
-    power = b.reshape(b.take(powers, b.reshape(place, (lay.numel(shape_of(by)),)), 0), shape_of(by))
+    power = _taken(b, powers, b.select(within, by, 0))
     if direction == "LEFT":
         last = b.mul(x, b.select(ar.equal(b, by, b.like(width - 1, by)), powers[-1], b.like(0, x)))
         return b.select(within, b.mul(x, power), last)
@@ -96,6 +108,8 @@ def bit_cast(b: Builder, x: Value, *, to: int) -> Value:
         return np.asarray(x.view(target))
     if source == target:
         return x
+    if source.itemsize == target.itemsize and source.kind in "iub" and target.kind in "iu":
+        return b.cast(x, target)  # which wraps, and so keeps the bits
     for integer, floating, mantissa, bias in _FORMATS:
         if (source, target) == (integer, floating):
             return _float_of_bits(b, x, floating, mantissa, bias)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.errors import ModelError, printable
+from workbench.frontend import half
 from workbench.frontend.body import Body
 from workbench.frontend.builder import SMALL, Builder, fold
 from workbench.frontend.definitions import definition
@@ -14,7 +15,7 @@ from workbench.frontend.opaque import OpaqueOperators
 from workbench.frontend.registry import Operator, find, foldable, standard
 from workbench.frontend.scope import Scope
 from workbench.frontend.tensors import TensorReader
-from workbench.frontend.values import NotLoweredError, Value, graph_dtype
+from workbench.frontend.values import SUPPORTED, NotLoweredError, Value, graph_dtype, is_float
 from workbench.ir.hlir import ExternalData
 
 MOST_INNER_NODES = 50_000
@@ -53,7 +54,7 @@ class Lowering:
         else:
             held = graph_dtype(dtype)
             if held is None:
-                raise ModelError(f"initializer '{printable(name)}' is {dtype}, which is not supported")
+                raise ModelError(f"initializer '{printable(name)}' is {dtype}, which is not supported", SUPPORTED)
             value = self.builder.constant(data, shape, held, name)
         holder.values[name] = value
         return value
@@ -85,9 +86,14 @@ class Lowering:
     def _results(self, node: OnnxNode, inputs: list[Value | None], scope: Scope) -> tuple[Value | None, ...]:
         row = find(node.domain, node.op_type, scope.opset(node.domain))
         try:
+            given = half.widened(self.builder, node, inputs)
             if row is not None:
-                return self._apply(row, node, inputs, scope)
-            return self._defined(node, inputs, scope)
+                results = self._apply(row, node, given, scope)
+            else:
+                results = self._defined(node, given, scope)
+            if given is inputs:
+                return results
+            return half.narrowed(self.builder, node, scope.opset(node.domain), inputs, results)
         except NotLoweredError:
             if self.opaque is None or self._depth:
                 raise
@@ -219,4 +225,4 @@ def _resolved(node: OnnxNode, given: Mapping[str, Any]) -> OnnxNode:
 
 def _is_matrix(data: Any) -> bool:
     """Whether `data` looks like a weight: its layout in memory is then kept, whatever its size."""
-    return data.dtype.kind == "f" and data.ndim > 1 and data.size > _SCALARS and graph_dtype(data.dtype) is not None
+    return is_float(data) and data.ndim > 1 and data.size > _SCALARS

@@ -13,7 +13,17 @@ from workbench.frontend.indexing import scattered
 from workbench.frontend.movement import pad_axes
 from workbench.frontend.reduction import arg_max, greatest, mean, total
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, Value, View, as_ints, dtype_of, fixed, rank_of, shape_of
+from workbench.frontend.values import (
+    NotLoweredError,
+    Value,
+    View,
+    as_ints,
+    dtype_of,
+    fixed,
+    is_float,
+    rank_of,
+    shape_of,
+)
 from workbench.ir import layout as lay
 from workbench.ir.expr import Z
 
@@ -64,7 +74,7 @@ def max_pool(
     storage_order: int = 0,
     strides: list[int] | None = None,
 ) -> Value | tuple[Value, Value]:
-    least = -math.inf if dtype_of(x).kind == "f" else int(np.iinfo(dtype_of(x)).min)
+    least = -math.inf if is_float(x) else int(np.iinfo(dtype_of(x)).min)
     how = (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     view, axes = _pool_windows(b, x, *how, least)
     y = greatest(b, view, axes)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import ModelError, printable
+from workbench.ir.dtype import from_numpy
 from workbench.ir.hlir import ExternalData, Graph
 
 RANDOM_SCALE = 0.02
@@ -47,7 +48,7 @@ class TensorReader:
             width = _stored_bytes(tensor.data_type, dtype, count)
             if len(raw) != width:
                 raise _mismatch(tensor, shape, dtype, width, len(raw))
-            if width == count * dtype.itemsize and dtype.kind in "fiub":
+            if width == count * dtype.itemsize and from_numpy(dtype) is not None:
                 return np.frombuffer(raw, dtype).reshape(shape), shape, dtype
         else:
             stored = _stored_elements(tensor)

@@ -69,19 +69,24 @@ def dtype_of(x: Value) -> np.dtype:
     return np.dtype(np.int64) if x.dtype == object else x.dtype
 
 
-IMPORTED = tuple(d for d in dt.DTYPES if d not in (dt.F16, dt.BF16))
-"""Element types that models may hold. Operators are not imported in half precision yet."""
+SUPPORTED = "element types are " + ", ".join(d.name for d in dt.DTYPES)
+"""What is said where a model holds others."""
 
 
 def graph_dtype(dtype: np.dtype | type) -> DType | None:
     """The DType of a NumPy dtype, or None where a model with it is not imported."""
-    found = dt.from_numpy(dtype)
-    return found if found in IMPORTED else None
+    return dt.from_numpy(dtype)
 
 
 def is_float(x: Value) -> bool:
     """Whether `x` holds floats."""
-    return dtype_of(x).kind == "f"
+    return dt.is_float(dtype_of(x))
+
+
+def half_of(x: Value | None) -> DType | None:
+    """The dtype of `x` where that is f16 or bf16."""
+    found = None if x is None else dt.from_numpy(dtype_of(x))
+    return found if found is not None and found.is_half else None
 
 
 def is_symbolic(x: Value) -> bool:

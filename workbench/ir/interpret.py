@@ -14,7 +14,7 @@ import numpy as np
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
-from workbench.ir.dtype import from_numpy
+from workbench.ir.dtype import convert, is_float, least
 from workbench.ir.hlir import Graph, Node, shape_values
 
 RunCustomOp = Callable[[Node, list[np.ndarray]], np.ndarray]
@@ -112,7 +112,7 @@ def _node_value(
             at = ex.evaluate(value, {**dims, ex.ITER: np.arange(count, dtype=np.int64)})
             return np.broadcast_to(np.asarray(at), (count,)).astype(target)
         case ops.Cast() | ops.Output() | ops.GraphBreak():
-            return _read(node, 0, values, dims).astype(target).reshape(-1)
+            return np.array(convert(_read(node, 0, values, dims), target)).reshape(-1)
         case ops.Elementwise(name):
             arrays = [_read(node, i, values, dims) for i in range(len(node.operands))]
             return np.asarray(ops.ELEMENTWISE[name].compute(*arrays)).astype(target, copy=False).reshape(-1)
@@ -147,8 +147,7 @@ def _reduce(
         return _reduce_product(graph, node, values, dims)
     data = lay.read(values[operand.source], operand.layout, dims)
     if name == "MaxReduce":
-        least = -np.inf if node.dtype.is_float else (False if data.dtype == bool else np.iinfo(data.dtype).min)
-        return np.max(data, axis=-1, initial=least).astype(node.dtype.numpy).reshape(-1)
+        return np.max(data, axis=-1, initial=least(node.dtype)).astype(node.dtype.numpy).reshape(-1)
     wide = np.float64 if node.dtype.is_float else np.int64
     return np.sum(data, axis=-1, dtype=wide).astype(node.dtype.numpy).reshape(-1)
 
@@ -187,6 +186,5 @@ def _contracted(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    dtype = from_numpy(array.dtype)  # NumPy's own kind of bf16 is no float
-    return array.astype(np.float64 if dtype is not None and dtype.is_float else np.int64)
+    return array.astype(np.float64 if is_float(array.dtype) else np.int64)
 

@@ -41,7 +41,7 @@ class Iota:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Conversion to `dtype` (C rules: floats truncate toward zero). To its operand's own dtype it is a copy."""
+    """Conversion to `dtype` (see `dtype.convert`). To its operand's own dtype it is a copy."""
 
     dtype: DType
 
@@ -101,7 +101,10 @@ class ElementwiseRule:
 
 
 def _recip(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.reciprocal(x, dtype=x.dtype))
+    """1 / x; of integers rounded toward zero, where 1 / 0 is 0 (NumPy's answer depends on the type)."""
+    if dt.is_float(x.dtype):
+        return np.asarray(np.reciprocal(x, dtype=x.dtype))
+    return np.where(np.abs(x) == 1, x, np.zeros((), x.dtype))
 
 
 def _erf(x: np.ndarray) -> np.ndarray:

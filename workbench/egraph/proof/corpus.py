@@ -20,8 +20,10 @@ from workbench.ir.expr import ZERO, Expr, Z, const
 from workbench.ir.hlir import Graph, Node, Operand
 from workbench.ir.layout import Layout, Shape
 
-MATMUL_DTYPES = (dt.F32,) * 10 + (dt.F64, dt.I64, dt.I32, dt.F16, dt.BF16)
-DTYPES = (dt.F32,) * 4 + (dt.F64, dt.I64)
+MATMUL_DTYPES = (dt.F32,) * 10 + (dt.F64, dt.I64, dt.I32, dt.F16, dt.BF16, dt.I8)
+DTYPES = (dt.F32,) * 6 + (dt.F64, dt.I64, dt.F16, dt.BF16, dt.U8, dt.I16)
+THROUGH = (dt.F16, dt.BF16, dt.F32, dt.I32, dt.U8)
+"""What values are converted to and back."""
 
 
 def graphs(seed: int) -> Iterator[Graph]:
@@ -253,6 +255,9 @@ def _step(make: _Maker, values: list[Node], dtype: DType) -> Node:
         case "two":
             return make.apply(rng.choice(("Add", "Mul")), operand, _partner(rng, values, operand))
         case "copy":
+            if rng.random() < 0.5:
+                between = rng.choice(THROUGH)
+                operand = whole(graph.add(ops.Cast(between), [operand], view.shape, between))
             return graph.add(ops.Cast(dtype), [operand], view.shape, dtype)
         case "sum" | "max" as kind if view.rank > 0:
             return make.reduce({"sum": "SumReduce", "max": "MaxReduce"}[kind], operand)

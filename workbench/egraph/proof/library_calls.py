@@ -42,7 +42,7 @@ def gemm(layout: str, batch: tuple[int, ...], m: int, n: int, k: int, a: Matrix,
         raise Meaningless(f"'{layout}' is no pair of operand layouts")
     first = _stored(b, layout[2:] == "Rm", k, n)  # op(B), n x k
     second = _stored(a, layout[:2] == "Rm", m, k)  # op(A), k x m
-    wide = np.float64 if first.dtype.kind not in "iub" else np.int64
+    wide = np.float64 if dt.is_float(first.dtype) else np.int64
     # the column-major result n x m, read by columns, is the row-major m x n
     result = [np.asarray(x.astype(wide) @ y.astype(wide)).T for x, y in zip(first, second, strict=True)]
     return np.array(result).astype(a.buffer.dtype).reshape(-1) if result else np.zeros(0, a.buffer.dtype)

@@ -284,7 +284,7 @@ class Meaning:
             case "EGather":
                 return self._gathered(self.element(children[0], space), children[1:], space)
             case "ECast":
-                return self.element(children[0], space).astype(self._dtype(children[1]).numpy)
+                return dt.convert(self.element(children[0], space), self._dtype(children[1]).numpy)
             case "RowSum" | "RowMax":
                 value = self._reduced(op[3:], children[1], children[2], children[0]).reshape(-1)
                 return self._read(value, snapshot.shape(children[3]), snapshot.expr(children[4]), space)
@@ -385,8 +385,7 @@ class Meaning:
 
     @staticmethod
     def _flat(value: np.ndarray, dtype: DType) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return np.asarray(value).astype(dtype.numpy).reshape(-1)
+        return dt.convert(np.asarray(value), dtype.numpy).reshape(-1)
 
 
 def difference(right: np.ndarray, wrong: np.ndarray) -> str:

@@ -10,13 +10,20 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from workbench.ir import dtype as dt
 from workbench.ir.dtype import DType
+from workbench.runtime.cpu import half
 
-REGISTER = {dt.F32: "float", dt.F64: "double", dt.I32: "i32", dt.I64: "i64", dt.BOOL: "i1"}
-"""The LLVM type that holds one element in a register. In memory a bool is an i8 of 0 or 1."""
+REGISTER = {
+    dt.F32: "float", dt.F64: "double", dt.F16: "float", dt.BF16: "float",
+    dt.I64: "i64", dt.I32: "i32", dt.I16: "i16", dt.I8: "i8",
+    dt.U64: "i64", dt.U32: "i32", dt.U16: "i16", dt.U8: "i8", dt.BOOL: "i1",
+}  # fmt: skip
+"""The LLVM type that holds one element in a register. In memory a bool is an i8 of 0 or 1, a half its bits."""
 
-MEMORY = {**REGISTER, dt.BOOL: "i8"}
+MEMORY = {**REGISTER, dt.BOOL: "i8", dt.F16: "i16", dt.BF16: "i16"}
 _SUFFIX = {"float": "f32", "double": "f64"}
 _FLAGS = {"fadd": "fadd contract", "fsub": "fsub contract", "fmul": "fmul contract"}
 
@@ -66,9 +73,12 @@ def _round_f32(value: float) -> float:
 
 
 class Builder:
-    """Collects the body of one function."""
+    """Collects the body of one function, for a processor that converts f16 by itself, or does not (`converts_f16`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, converts_f16: bool = True) -> None:
+        self.converts_f16 = converts_f16
+        self._halves: dict[tuple[DType, str], Value] = {}
+        """The bits of values that are known to be halves, so that storing one does not round it again."""
         self.lines: list[str] = []
         self.declarations: set[str] = set()
         self._names = 0
@@ -85,6 +95,12 @@ class Builder:
         """A literal, splat when a vector."""
         text = literal(element, value)
         return Value(text if width == 1 else f"splat ({element} {text})", element, width)
+
+    def immediate(self, dtype: DType, value: float | int | bool, width: int = 1) -> Value:
+        """A number of `dtype`."""
+        if dtype.is_half:
+            value = float(np.asarray(value, np.float64).astype(dtype.numpy))
+        return self.constant(REGISTER[dtype], value, width)
 
     def like(self, a: Value, value: float | int | bool) -> Value:
         """A literal of the type of `a`."""
@@ -187,12 +203,25 @@ class Builder:
 
     def from_memory(self, dtype: DType, raw: Value) -> Value:
         """A loaded value as it is held in registers."""
+        if dtype.is_half:
+            value = half.widened(self, dtype, raw)
+            self._halves[dtype, value.text] = raw
+            return value
         return self.compare("ne", raw, self.like(raw, 0)) if dtype is dt.BOOL else raw
+
+    def rounded(self, dtype: DType, value: Value) -> Value:
+        """An f32 value rounded to the half `dtype`, and held as f32 again."""
+        if (dtype, value.text) in self._halves:
+            return value
+        return self.from_memory(dtype, half.narrowed(self, dtype, value))
 
     def store(self, dtype: DType, address: str, value: Value) -> None:
         """Consecutive elements to memory."""
         if dtype is dt.BOOL:
             value = self.convert("zext", value, "i8")
+        elif dtype.is_half:
+            known = self._halves.get((dtype, value.text))
+            value = half.narrowed(self, dtype, value) if known is None else known
         self.lines.append(f"  store {value.typed}, ptr {address}, align {dtype.itemsize}")
 
     def loop(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import platform
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -51,11 +52,12 @@ def host_vectors() -> Vectors:
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
+    converts_f16 = bool(features.get("f16c")) or platform.machine().lower() in ("aarch64", "arm64")
     if features.get("avx512f"):
-        return Vectors(16, 16)
+        return Vectors(16, 16, converts_f16)
     if features.get("avx2"):
-        return Vectors(16, 4)
-    return Vectors(4, 8)
+        return Vectors(16, 4, converts_f16)
+    return Vectors(4, 8, converts_f16)
 
 
 def compile_sources(sources: Mapping[str, tuple[str, int]]) -> tuple[dict[str, Callable[..., None]], float]:

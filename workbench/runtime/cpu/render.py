@@ -30,7 +30,7 @@ def render_terms(form: Form, terms: list[Term], vectors: Vectors) -> str:
 
     Raises WorkbenchError for a function the target lacks."""
     nest = schedule(form, terms, vectors)
-    return NestWriter(nest, Builder(), arguments([nest])).module()
+    return NestWriter(nest, Builder(vectors.converts_f16), arguments([nest])).module()
 
 
 def arguments(nests: Sequence[Nest]) -> list[str]:
@@ -45,11 +45,7 @@ def source_key(text: str) -> str:
 
 def identity(combine: str, dtype: DType) -> float | int | bool:
     """What a reduction starts from: 0, or the least value of `dtype`."""
-    if combine == "sum":
-        return 0
-    if dtype.is_float:
-        return float("-inf")
-    return False if dtype is dt.BOOL else -(1 << (8 * dtype.itemsize - 1))
+    return 0 if combine == "sum" else dt.least(dtype)
 
 
 class NestWriter:
@@ -219,7 +215,7 @@ class NestWriter:
     def _keep_scalar(self, t: int, value: Value) -> None:
         self.values[t, -1] = value
         if any(term.op == "gather" and term.args[0] == t for term in self.nest.terms):
-            wide = functions.cast(self.b, value, dt.I64)
+            wide = functions.cast(self.b, value, self.nest.terms[t].dtype, dt.I64)
             extent = next(x.extent for x in self.nest.terms if x.op == "gather" and x.args[0] == t)
             self.scalars[gathered(t)] = self._clamp(wide, extent)
         if self.nest.width > 1 and t in self.splat:
@@ -241,7 +237,7 @@ class NestWriter:
         width = 1 if u is None else self.nest.width
         match term.op:
             case "const":
-                return self.b.constant(REGISTER[term.dtype], term.value)
+                return self.b.immediate(term.dtype, term.value)
             case "reduced":
                 return self.reduced[int(term.value)]
             case "load" | "gather":
@@ -253,10 +249,11 @@ class NestWriter:
                     place = index.evaluate(self.b, term.address, self.scalars, self.cache)
                 else:
                     place = self._lanes(term.address, u)
-                return functions.cast(self.b, place, term.dtype)
+                return functions.cast(self.b, place, dt.I32 if place.element == "i32" else dt.I64, term.dtype)
             case _:
                 operands = [self.values[a, -1 if u is None else u] for a in term.args]
-                return functions.apply(self.b, term.op, operands, term.dtype)
+                dtypes = [self.nest.terms[a].dtype for a in term.args]
+                return functions.apply(self.b, term.op, operands, dtypes, term.dtype)
 
     def _lanes_at(self, t: int, term: Term, u: int) -> Value:
         """A vector load: contiguous, reversed or gathered."""
@@ -294,7 +291,7 @@ class NestWriter:
         if name.startswith(GATHERED) and name not in self.scalars:
             chosen = int(name[len(GATHERED) :])
             extent = nest.extents[name]
-            wide = functions.cast(b, self.values[chosen, u], dt.I64)
+            wide = functions.cast(b, self.values[chosen, u], nest.terms[chosen].dtype, dt.I64)
             clamped = self._clamp(wide, extent)
             return b.convert("trunc", clamped, "i32") if element == "i32" else clamped
         is_lane = name == nest.loops[nest.vector].name
@@ -336,10 +333,18 @@ class NestWriter:
             return self.b.binary("fadd reassoc contract" if a.is_float else "or" if a.element == "i1" else "add", a, r)
         if a.is_float:
             return self.b.intrinsic("maximum", a, r, flags="nsz")
-        return self.b.binary("or", a, r) if a.element == "i1" else self.b.intrinsic("smax", a, r)
+        return self.b.binary("or", a, r) if a.element == "i1" else self.b.intrinsic(self._integer_max, a, r)
+
+    @property
+    def _integer_max(self) -> str:
+        return "smax" if self.nest.dtype.is_signed else "umax"
 
     def _total(self, carried: list[Value]) -> Value:
-        """The accumulators as one scalar."""
+        """The accumulators, which are f32 for halves, as one scalar of the dtype."""
+        total = self._added_up(carried)
+        return self.b.rounded(self.nest.dtype, total) if self.nest.dtype.is_half else total
+
+    def _added_up(self, carried: list[Value]) -> Value:
         b = self.b
         while len(carried) > 1:
             half = len(carried) // 2
@@ -354,7 +359,7 @@ class NestWriter:
             return b.call(f"llvm.vector.reduce.fadd.{vector}", scalar, zero, total, flags="reassoc")
         if total.is_float:
             return b.call(f"llvm.vector.reduce.fmaximum.{vector}", scalar, total, flags="nsz")
-        name = "or" if total.element == "i1" else "add" if self.nest.combine == "sum" else "smax"
+        name = "or" if total.element == "i1" else "add" if self.nest.combine == "sum" else self._integer_max
         return b.call(f"llvm.vector.reduce.{name}.{vector}", scalar, total)
 
     def _store(self, values: list[Value]) -> None:

@@ -40,7 +40,7 @@ def render_row(form: RowForm, bodies: Sequence[Keys], vectors: Vectors) -> str:
 
     Raises WorkbenchError for a function the target lacks."""
     nests = [_pass_nest(form, at, keys, vectors) for at, keys in enumerate(bodies)]
-    b = Builder()
+    b = Builder(vectors.converts_f16)
     parameters = arguments([n for n in nests if n is not None])
     writers = [None if nest is None else NestWriter(nest, b, parameters) for nest in nests]
     present = [w for w in writers if w is not None]

@@ -27,11 +27,12 @@ SHORT_AXIS = 8
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """What a processor offers: `lanes` of 4-byte values in the vectors worth writing, and how many such vectors fit its
-    registers as accumulators, beside what feeds them."""
+    """What a processor offers: `lanes` of 4-byte values in the vectors worth writing, how many such vectors fit its
+    registers as accumulators, beside what feeds them, and whether instructions convert f16."""
 
     lanes: int = 16
     accumulators: int = 16
+    converts_f16: bool = True
 
 
 @dataclass(frozen=True, slots=True)
