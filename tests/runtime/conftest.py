@@ -30,7 +30,8 @@ from workbench.ir.llir import (
 )
 from workbench.ir.ops import ELEMENTWISE
 from workbench.runtime.cpu.jit import compile_sources, host_vectors
-from workbench.runtime.cpu.plan import plan_program, result_shape
+from workbench.runtime.cpu.native import result_shape
+from workbench.runtime.cpu.plan import plan_program
 from workbench.runtime.cpu.schedule import Vectors
 from workbench.runtime.protocol import NativeLaunch
 

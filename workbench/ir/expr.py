@@ -9,7 +9,7 @@ all iterators at least 0; numerators of `/` and `%` are non-negative wherever th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import gcd
 from typing import Any
@@ -337,6 +337,11 @@ def is_below(a: Expr, limit: Expr, extents: Mapping[str, int | Expr]) -> bool:
     return bottom is not None and _never_negative(bottom, extents)
 
 
+def at_most(a: int | Expr, b: int | Expr) -> bool:
+    """Whether `a <= b` can be shown for all values of the named dimensions, from 1 on."""
+    return _never_negative(add(as_expr(b), mul(as_expr(a), MINUS_ONE)), {})
+
+
 def _divide(a: Expr, b: Expr, extents: Mapping[str, int | Expr]) -> tuple[Expr, Expr]:
     """As `_split_by`, but r is never negative: what is subtracted, as in an axis read backwards, stays whole."""
     below = {p: c for p, c in a.terms if c < 0}
@@ -465,6 +470,17 @@ def _variables(a: Expr) -> frozenset[str]:
     return frozenset(names)
 
 
+def divisors(a: int | Expr) -> Iterator[Expr]:
+    """Everything that evaluating `a` divides by."""
+    if isinstance(a, Expr):
+        for product, _ in a.terms:
+            for atom in product:
+                if not isinstance(atom, Var):
+                    yield atom.den
+                    yield from divisors(atom.num)
+                    yield from divisors(atom.den)
+
+
 def coefficient_of(a: Expr, name: str) -> Expr | None:
     """`c` when `a == name*c` with c free of `name` (the stride of an affine axis), else None."""
     total: dict[Product, int] = {}
@@ -476,6 +492,42 @@ def coefficient_of(a: Expr, name: str) -> Expr | None:
             return None
         total[tuple(rest)] = total.get(tuple(rest), 0) + coefficient
     return _intern(total)
+
+
+def slope(a: Expr, name: str) -> Expr | None:
+    """`c` when `a == name*c + rest` with c and rest free of `name`: how far one step of it moves; else None."""
+    total: dict[Product, int] = {}
+    for product, coefficient in a.terms:
+        rest = tuple(atom for atom in product if not (isinstance(atom, Var) and atom.name == name))
+        if any(name in _variables(atom.num) | _variables(atom.den) for atom in rest if not isinstance(atom, Var)):
+            return None
+        if len(rest) < len(product) - 1:
+            return None
+        if len(rest) < len(product):
+            total[rest] = total.get(rest, 0) + coefficient
+    return _intern(total)
+
+
+def is_dim(name: str) -> bool:
+    """Whether a variable of this name is a named dimension, not an iterator."""
+    return name != ITER and not name.startswith(AXIS_MARK)
+
+
+def dims_of(a: int | Expr) -> frozenset[str]:
+    """The named dimensions in `a`."""
+    return frozenset(filter(is_dim, variables(a)))
+
+
+def sized(a: int | Expr, dims: Mapping[str, int]) -> int:
+    """The value of a size: an expression over named dimensions alone. Raises KeyError for one without a value."""
+    return int(evaluate(a, dims))
+
+
+def bound(a: int | Expr, dims: Mapping[str, int]) -> int | Expr:
+    """A size with the named dimensions in `dims` replaced by their values; others stay."""
+    if not isinstance(a, Expr):
+        return a
+    return sized(a, dims) if variables(a) <= dims.keys() else as_dim(substitute(a, dims))
 
 
 def to_egglog(a: int | Expr) -> str:

@@ -1,4 +1,5 @@
-"""LLIR: the kernels that a genome selects, in order, over numbered buffers. Every size is a plain integer here.
+"""LLIR: the kernels that a genome selects, in order, over numbered buffers. Sizes are plain integers, or expressions
+over named dimensions in a program that is to serve every value of them.
 
 Five kernel forms: `MapKernel` (one store per element), `ReduceKernel` (a sum or maximum over one axis), `RowKernel`
 (several passes over each row), `GemmCall` (a library matmul) and `OpaqueCall` (a custom operator). Kernel bodies are
@@ -8,12 +9,15 @@ reduction, the last axis is the reduced one), counted in elements of the buffer 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from workbench.ir import expr as ex
 from workbench.ir.dtype import DType
-from workbench.ir.expr import Expr, var
+from workbench.ir.expr import ITER, Expr, var
+from workbench.ir.layout import Dim, numel
 
 Role = Literal["input", "constant", "boundary", "intermediate", "output"]
 Combine = Literal["sum", "max"]
@@ -37,14 +41,18 @@ class Buffer:
 
     id: int
     dtype: DType
-    elements: int
+    elements: Dim
     role: Role
     source: int
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.elements * self.dtype.itemsize
+        """Size in bytes. Raises KeyError where it depends on a named dimension; see `bytes_at`."""
+        return self.bytes_at({})
+
+    def bytes_at(self, dims: Mapping[str, int]) -> int:
+        """Size in bytes for values of the named dimensions."""
+        return ex.sized(self.elements, dims) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class GatherLoad:
     buffer: int
     address: Expr
     index: Body
-    extent: int
+    extent: Dim
     dtype: DType
 
 
@@ -109,7 +117,7 @@ class MapKernel:
     """out[row-major position of the axes] = body. `shape` may be () for one element."""
 
     out: int
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
     body: Body
     sources: tuple[int, ...]
     """HLIR nodes that this kernel computes, its own first."""
@@ -125,15 +133,15 @@ class ReduceKernel:
     `order` says which axis the vector runs along: `inner` the reduced one, `outer` the last kept one."""
 
     out: int
-    shape: tuple[int, ...]
-    extent: int
+    shape: tuple[Dim, ...]
+    extent: Dim
     combine: Combine
     body: Body
     order: Literal["inner", "outer"]
     sources: tuple[int, ...]
 
     @property
-    def iteration(self) -> tuple[int, ...]:
+    def iteration(self) -> tuple[Dim, ...]:
         """Shape of the iteration space, the reduced axis last."""
         return (*self.shape, self.extent)
 
@@ -143,7 +151,7 @@ class RowPass:
     """The sum or maximum of `body` over `extent` elements along the row, `#r`; it may read what earlier passes gave."""
 
     combine: Combine
-    extent: int
+    extent: Dim
     body: Body
 
 
@@ -153,18 +161,37 @@ class RowKernel:
     out[row, #r] = body for `extent` elements `#r`; or, where `extent` is None, out[row] = body."""
 
     out: int
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
     passes: tuple[RowPass, ...]
-    extent: int | None
+    extent: Dim | None
     body: Body
     sources: tuple[int, ...]
     in_place: int | None = None
     """As of a `MapKernel`; every pass reads it at the positions of its own row only."""
 
     @property
-    def result(self) -> tuple[int, ...]:
+    def result(self) -> tuple[Dim, ...]:
         """Shape of what is stored."""
         return self.shape if self.extent is None else (*self.shape, self.extent)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOffsets:
+    """Where the matrices of a batch begin, while their number or place depends on a named dimension: at `start` plus
+    the stride expressions `steps` (in `z`) of each index of `shape`."""
+
+    start: Dim
+    shape: tuple[Dim, ...]
+    steps: tuple[Expr, ...]
+
+    def at(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """The offsets for values of the named dimensions, row-major over `shape`."""
+        start = ex.sized(self.start, dims)
+        axes = [
+            [int(ex.evaluate(step, {**dims, ITER: i})) for i in range(ex.sized(d, dims))]
+            for step, d in zip(self.steps, self.shape, strict=True)
+        ]
+        return tuple(start + sum(along) for along in itertools.product(*axes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +201,13 @@ class GemmOperand:
     One of the two strides is 1 (or its extent is)."""
 
     buffer: int
-    row_stride: int
-    col_stride: int
-    batch_offsets: tuple[int, ...]
+    row_stride: Dim
+    col_stride: Dim
+    batch_offsets: tuple[int, ...] | BatchOffsets
+
+    def offsets_at(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """`batch_offsets` for values of the named dimensions."""
+        return self.batch_offsets.at(dims) if isinstance(self.batch_offsets, BatchOffsets) else self.batch_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +216,9 @@ class GemmCall:
     `layout` the operand layouts matched (RmRm, RmCm, CmRm, CmCm)."""
 
     out: int
-    m: int
-    n: int
-    k: int
+    m: Dim
+    n: Dim
+    k: Dim
     a: GemmOperand
     b: GemmOperand
     dtype: DType
@@ -196,9 +227,10 @@ class GemmCall:
     sources: tuple[int, ...]
 
     @property
-    def batch(self) -> int:
+    def batch(self) -> Dim:
         """Number of independent matmuls."""
-        return len(self.a.batch_offsets)
+        offsets = self.a.batch_offsets
+        return numel(offsets.shape) if isinstance(offsets, BatchOffsets) else len(offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +238,16 @@ class OpaqueCall:
     """A custom operator: contiguous operands of the given shapes in, one contiguous result out."""
 
     out: int
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
     operands: tuple[int, ...]
-    operand_shapes: tuple[tuple[int, ...], ...]
+    operand_shapes: tuple[tuple[Dim, ...], ...]
     custom_id: int
     sources: tuple[int, ...]
 
 
-Kernel = MapKernel | ReduceKernel | RowKernel | GemmCall | OpaqueCall
+NativeKernel = MapKernel | ReduceKernel | RowKernel
+"""Kernels that are generated, not called."""
+Kernel = NativeKernel | GemmCall | OpaqueCall
 
 
 @dataclass(slots=True)
@@ -268,28 +302,21 @@ def aliases(kernels: Iterable[Kernel]) -> dict[int, int]:
     }
 
 
-def flops(kernel: Kernel) -> int:
+def flops(kernel: Kernel) -> Dim:
     """Arithmetic operations of one run: two per multiply-add, one per function application."""
     match kernel:
         case GemmCall():
-            return 2 * kernel.batch * kernel.m * kernel.n * kernel.k
+            return numel((2, kernel.batch, kernel.m, kernel.n, kernel.k))
         case MapKernel():
-            return _count(kernel.shape) * _applications(kernel.body)
+            return numel((*kernel.shape, _applications(kernel.body)))
         case ReduceKernel():
-            return _count(kernel.iteration) * (_applications(kernel.body) + 1)
+            return numel((*kernel.iteration, _applications(kernel.body) + 1))
         case RowKernel():
-            passes = sum(each.extent * (_applications(each.body) + 1) for each in kernel.passes)
+            passes = sum((each.extent * (_applications(each.body) + 1) for each in kernel.passes), start=ex.ZERO)
             stored = 1 if kernel.extent is None else kernel.extent
-            return _count(kernel.shape) * (passes + stored * _applications(kernel.body))
+            return numel((*kernel.shape, passes + stored * _applications(kernel.body)))
         case OpaqueCall():
             return 0
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for d in shape:
-        total *= d
-    return total
 
 
 def _applications(body: Body) -> int:
@@ -300,3 +327,104 @@ def _applications(body: Body) -> int:
             return _applications(index)
         case _:
             return 0
+
+
+def dims_of(kernel: Kernel, buffers: Sequence[Buffer]) -> frozenset[str]:
+    """The named dimensions that a kernel, or the size of a buffer that it touches, depends on."""
+    sizes: list[Dim] = [buffers[b].elements for b in (kernel.out, *reads(kernel))]
+    bodies: list[Body] = []
+    match kernel:
+        case MapKernel() | ReduceKernel() | RowKernel():
+            bodies.append(kernel.body)
+            sizes += kernel.shape
+            if isinstance(kernel, ReduceKernel):
+                sizes.append(kernel.extent)
+            if isinstance(kernel, RowKernel):
+                bodies += [each.body for each in kernel.passes]
+                sizes += [each.extent for each in kernel.passes]
+                sizes += [] if kernel.extent is None else [kernel.extent]
+        case GemmCall():
+            sizes += [kernel.m, kernel.n, kernel.k]
+            for operand in (kernel.a, kernel.b):
+                sizes += [operand.row_stride, operand.col_stride]
+                if isinstance(operand.batch_offsets, BatchOffsets):
+                    sizes += [operand.batch_offsets.start, *operand.batch_offsets.shape, *operand.batch_offsets.steps]
+        case OpaqueCall():
+            sizes += [*kernel.shape, *itertools.chain(*kernel.operand_shapes)]
+    expressions = itertools.chain(sizes, *(_expressions(body) for body in bodies))
+    return frozenset().union(*map(ex.dims_of, expressions))
+
+
+def _expressions(body: Body) -> Iterator[Dim]:
+    """The index expressions and sizes in a body, each distinct part of it once."""
+    stack, seen = [body], {id(body)}
+    while stack:
+        item = stack.pop()
+        inner: tuple[Body, ...] = ()
+        match item:
+            case Load(_, address):
+                yield address
+            case GatherLoad(_, address, index, extent):
+                yield address
+                yield extent
+                inner = (index,)
+            case Position(value):
+                yield value
+            case Apply(_, operands):
+                inner = operands
+            case _:
+                pass
+        for each in inner:
+            if id(each) not in seen:
+                seen.add(id(each))
+                stack.append(each)
+
+
+def substituted(
+    body: Body, values: Mapping[str, int | Expr], extents: Mapping[str, Dim], done: dict[int, Body]
+) -> Body:
+    """`body` with iterators or named dimensions replaced in every expression; shared parts stay shared. `done` has what
+    was replaced so far, by identity."""
+    found = done.get(id(body))
+    if found is None:
+        match body:
+            case Load():
+                found = replace(body, address=ex.substitute(body.address, values, extents))
+            case GatherLoad():
+                index = substituted(body.index, values, extents, done)
+                address = ex.substitute(body.address, values, {**extents, GATHERED: body.extent})
+                extent = ex.as_dim(ex.substitute(ex.as_expr(body.extent), values))
+                found = replace(body, address=address, index=index, extent=extent)
+            case Position():
+                found = replace(body, value=ex.substitute(body.value, values, extents))
+            case Apply():
+                found = replace(body, operands=tuple([substituted(o, values, extents, done) for o in body.operands]))
+            case _:
+                found = body
+        done[id(body)] = found
+    return found
+
+
+def at_values(kernel: NativeKernel, dims: Mapping[str, int]) -> NativeKernel:
+    """`kernel` for values of the named dimensions: every size a plain integer, expressions as simple as those allow."""
+    shape = tuple(ex.bound(d, dims) for d in kernel.shape)
+    rows = {f"#{i}": d for i, d in enumerate(shape)}
+    match kernel:
+        case MapKernel():
+            return replace(kernel, shape=shape, body=substituted(kernel.body, dims, rows, {}))
+        case ReduceKernel():
+            extent = ex.bound(kernel.extent, dims)
+            body = substituted(kernel.body, dims, {**rows, f"#{len(shape)}": extent}, {})
+            return replace(kernel, shape=shape, extent=extent, body=body)
+        case RowKernel():
+            passes = []
+            for each in kernel.passes:
+                extent = ex.bound(each.extent, dims)
+                passes.append(replace(each, extent=extent, body=_along(each.body, dims, rows, extent)))
+            stored = None if kernel.extent is None else ex.bound(kernel.extent, dims)
+            body = _along(kernel.body, dims, rows, 1 if stored is None else stored)
+            return replace(kernel, shape=shape, passes=tuple(passes), extent=stored, body=body)
+
+
+def _along(body: Body, dims: Mapping[str, int], rows: Mapping[str, Dim], extent: Dim) -> Body:
+    return substituted(body, dims, {**rows, ALONG: extent}, {})

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from workbench.ir.llir import Program, aliases, reads
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector."""
+
+NO_DIMS: Mapping[str, int] = MappingProxyType({})
+"""For a program in which all sizes are numbers."""
 
 SHARE_OF_FREE_MEMORY = 0.7
 _IN_ARENA = ("intermediate", "output")
@@ -34,9 +39,9 @@ def places(program: Program) -> dict[int, int]:
     return found
 
 
-def lifetimes(program: Program) -> dict[int, Lifetime]:
+def lifetimes(program: Program, dims: Mapping[str, int] = NO_DIMS) -> dict[int, Lifetime]:
     """The lifetime of every buffer that has a place of its own in the arena, in kernel positions; outputs live to the
-    end. A buffer that takes another's place prolongs that one's life."""
+    end. A buffer that takes another's place prolongs that one's life. `dims` values the named dimensions of sizes."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     own = places(program)
@@ -49,7 +54,7 @@ def lifetimes(program: Program) -> dict[int, Lifetime]:
         first.setdefault(own[buffer], 0)
         last[own[buffer]] = end
     return {
-        b.id: Lifetime(b.nbytes, first[b.id], last[b.id])
+        b.id: Lifetime(b.bytes_at(dims), first[b.id], last[b.id])
         for b in program.buffers
         if b.role in _IN_ARENA and b.id in first
     }
@@ -92,9 +97,9 @@ def _aligned(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def plan_arena(program: Program) -> tuple[dict[int, int], int]:
-    """(offset by buffer id, bytes) of the arena of `program`. Deterministic."""
-    offsets, nbytes = place(lifetimes(program))
+def plan_arena(program: Program, dims: Mapping[str, int] = NO_DIMS) -> tuple[dict[int, int], int]:
+    """(offset by buffer id, bytes) of the arena of `program`, for values of its named dimensions. Deterministic."""
+    offsets, nbytes = place(lifetimes(program, dims))
     return {b: offsets[other] for b, other in places(program).items() if other in offsets}, nbytes
 
 

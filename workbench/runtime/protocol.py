@@ -25,13 +25,15 @@ class PlanBuffer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NativeLaunch(msgspec.Struct, frozen=True, tag="native", array_like=True):
-    """Call kernel `source` with the addresses of `buffers`. The rest is for the profile: what it is, its work."""
+    """Call kernel `source` with the addresses of `buffers`, and after them `sizes`: the values of the named dimensions
+    that the code is for any value of. The rest is for the profile: what it is, its work."""
 
     source: str
     buffers: tuple[int, ...]
     name: str
     flops: int
     nbytes: int
+    sizes: tuple[int, ...] = ()
 
 
 class MatrixRef(msgspec.Struct, frozen=True, array_like=True):
@@ -152,9 +154,36 @@ class Runtime(Protocol):
         """Kernel sources, calls and arena for `program`. `custom_ops` maps id to (name, node proto, opsets)."""
         ...
 
-    def load(self, plan: Plan, bindings: Mapping[int, np.ndarray]) -> Loaded:
+    def template(
+        self, program: Program, custom_ops: Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]
+    ) -> Template:
+        """As `plan`, for a program whose sizes depend on named dimensions: kernels that serve every value of them."""
+        ...
+
+    def shared_arena(self) -> SharedArena:
+        """An arena for `load`, empty as yet."""
+        ...
+
+    def load(self, plan: Plan, bindings: Mapping[int, np.ndarray], shared: SharedArena | None = None) -> Loaded:
         """Compile `plan` here, in this process. `bindings` are flat arrays for buffers that are not in the arena and
-        do not change between runs (constants)."""
+        do not change between runs (constants). Plans that are never run at the same time may share an arena."""
+        ...
+
+
+class Template(Protocol):
+    """A program for every value of its named dimensions; its code is there once."""
+
+    def plan(self, dims: Mapping[str, int]) -> Plan:
+        """The plan for these values. Raises WorkbenchError for values that the program is not for."""
+        ...
+
+
+class SharedArena(Protocol):
+    """Memory that several loaded plans take their arena from; as large as the largest."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
         ...
 
 

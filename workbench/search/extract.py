@@ -1,9 +1,9 @@
 """Extraction: from a genome to LLIR. Index expressions of inlined producers are composed with the consumer's layout
-here, where the extents of all axes are known."""
+here, where the extents of all axes are known: as numbers, or as expressions over named dimensions that are left free.
+"""
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +45,8 @@ class Fitted:
 
 def extract(space: Space, genome: Genome, dims: Mapping[str, int]) -> Program:
     """The kernels that `genome` selects, over buffers in local numbers (see `bind`). Named dimensions take the values
-    in `dims`. Placements that do not fit together are taken as plain loads, as in `fitted`. Raises Rejected."""
+    in `dims`; those without one are left free, and the program is for every value of them, from 1 on. Placements that
+    do not fit together (at all values) are taken as plain loads, as in `fitted`. Raises Rejected."""
     return _pruned(space, genome, dims)[1]
 
 
@@ -111,8 +112,8 @@ class _Extraction:
         self.buffer_of: dict[int, int] = {}
         self.open: set[int] = set()
         self.local_of = {c: int(v[2:]) for v, c in self.snapshot.variables.items() if v.startswith("$t")}
-        self.memo: dict[tuple[int, tuple[Expr, ...], tuple[int, ...], int | None], Body] = {}
-        self.extents: dict[str, int] = {}
+        self.memo: dict[tuple[int, tuple[Expr, ...], tuple[lay.Dim, ...], lay.Dim | None], Body] = {}
+        self.extents: dict[str, lay.Dim] = {}
         self.inlined: list[int] = []
         self.kept: list[Kept] = []
         """The reductions that the kernel at hand keeps per row, in the order of its passes."""
@@ -174,11 +175,10 @@ class _Extraction:
         return made
 
     def _new(self, dtype: DType, elements: lay.Dim, role: llir.Role, source: int) -> int:
-        assert isinstance(elements, int)
         self.buffers.append(Buffer(len(self.buffers), dtype, elements, role, source))
         return len(self.buffers) - 1
 
-    def _result(self, eclass: int, dtype: DType, shape: Sequence[int]) -> int:
+    def _result(self, eclass: int, dtype: DType, shape: Sequence[lay.Dim]) -> int:
         return self._new(dtype, lay.numel(tuple(shape)), "intermediate", self.local_of.get(eclass, -1))
 
     def _sources(self, eclass: int) -> tuple[int, ...]:
@@ -186,18 +186,19 @@ class _Extraction:
         others = dict.fromkeys(self.local_of.get(c, -1) for c in self.inlined)
         return (own, *(c for c in others if c not in (own, -1)))
 
-    def shape(self, eclass: int) -> tuple[int, ...]:
+    def shape(self, eclass: int) -> tuple[lay.Dim, ...]:
         """An EList as extents."""
         return tuple(self.value(e) for e in self.snapshot.shape(eclass))
 
-    def value(self, e: Expr) -> int:
-        return int(ex.evaluate(e, self.dims))
+    def value(self, e: Expr) -> lay.Dim:
+        """A size with named dimensions replaced by their values."""
+        return ex.bound(e, self.dims)
 
     def bound(self, e: Expr) -> Expr:
-        """An expression with named dimensions replaced by their values."""
-        return ex.substitute(e, self.dims) if ex.variables(e) - {ITER} else e
+        """An index expression with named dimensions replaced by their values."""
+        return ex.substitute(e, self.dims) if ex.variables(e) & self.dims.keys() else e
 
-    def _axes(self, shape: Sequence[int]) -> tuple[Expr, ...]:
+    def _axes(self, shape: Sequence[lay.Dim]) -> tuple[Expr, ...]:
         self.memo, self.inlined, self.kept, self.given_up = {}, [], [], {}
         self.extents = {f"#{i}": d for i, d in enumerate(shape)}
         return tuple(ZERO if d == 1 else llir.axis(i) for i, d in enumerate(shape))
@@ -230,7 +231,7 @@ class _Extraction:
         self.kernels.append(reduce_kernel(kernel, self.kept, eclass))
         return out
 
-    def _kernel_body(self, element: int, shape: tuple[int, ...]) -> Body:
+    def _kernel_body(self, element: int, shape: tuple[lay.Dim, ...]) -> Body:
         """The body over iteration `shape`; the buffers it loads are made first, since their kernels use this state."""
         self._prepare_loads(element, set(), set())
         return self.body(element, self._axes(shape), shape)
@@ -256,7 +257,7 @@ class _Extraction:
         path.discard(element)
         done.add(element)
 
-    def body(self, element: int, index: tuple[Expr, ...], space: Sequence[int]) -> Body:
+    def body(self, element: int, index: tuple[Expr, ...], space: Sequence[lay.Dim]) -> Body:
         """The element expression at `index` of an iteration space of shape `space`."""
         # a position in the space depends on its shape, and what can be simplified on the extents
         key = (element, index, tuple(space), self.extents.get(llir.ALONG))
@@ -265,7 +266,7 @@ class _Extraction:
             found = self.memo[key] = self._body(element, index, space)
         return found
 
-    def _body(self, element: int, index: tuple[Expr, ...], space: Sequence[int]) -> Body:
+    def _body(self, element: int, index: tuple[Expr, ...], space: Sequence[lay.Dim]) -> Body:
         snapshot = self.snapshot
         node = self.space.node(self.genome, element)
         op, children = snapshot.op(node), snapshot.children(node)
@@ -292,7 +293,7 @@ class _Extraction:
             case "EIota":
                 position = ZERO
                 for at, step in zip(index, _row_major_steps(space), strict=True):
-                    position = ex.add(position, ex.mul(at, ex.const(step)))
+                    position = ex.add(position, ex.mul(at, ex.as_expr(step)))
                 value = ex.substitute(self.bound(snapshot.expr(children[0])), {ITER: position}, self.extents)
                 return llir.Position(value, snapshot.dtype(children[1]))
             case "EGather":
@@ -329,7 +330,7 @@ class _Extraction:
         else:
             self.extents[llir.ALONG] = outer
         self.inlined.append(self._producer(element))
-        kept = Kept(element, combine, extent, body, position, lay.numel(shape))  # type: ignore[arg-type]
+        kept = Kept(element, combine, extent, body, position, lay.numel(shape))
         for at, other in enumerate(self.kept):  # loads through other strides may be of the same position
             if (other.combine, other.extent) == (combine, extent) and other.position is position and other.body is body:
                 return llir.Reduced(at, body.dtype)
@@ -361,7 +362,8 @@ class _Extraction:
         layout = str(self.snapshot.literal(children[0]))
         batch = self.shape(children[1])
         m, n, k = (self.value(self.snapshot.expr(c)) for c in children[2:5])
-        if lay.numel(batch) > MAX_BATCH:  # type: ignore[operator]
+        count = lay.numel(batch)
+        if isinstance(count, int) and count > MAX_BATCH:
             raise Rejected("library-refuses", f"a batch of over {MAX_BATCH} matmuls", eclass)
         a = self._matrix(eclass, children[5:9], batch, layout[:2] == "Rm", m, k)
         b = self._matrix(eclass, children[9:13], batch, layout[2:] == "Rm", k, n)
@@ -372,25 +374,32 @@ class _Extraction:
         return out
 
     def _matrix(
-        self, eclass: int, children: Sequence[int], batch: Sequence[int], row_major: bool, rows: int, columns: int
+        self,
+        eclass: int,
+        children: Sequence[int],
+        batch: tuple[lay.Dim, ...],
+        row_major: bool,
+        rows: lay.Dim,
+        columns: lay.Dim,
     ) -> llir.GemmOperand:
         buffer = self.buffer(children[0])
         strides = self.snapshot.shape(children[1])
         leading = self.value(self.snapshot.expr(children[2]))
-        if leading < (columns if row_major else rows):
+        least = columns if row_major else rows
+        if isinstance(leading, int) and isinstance(least, int) and leading < least:
             raise Rejected("library-refuses", f"a leading dimension of {leading} is shorter than a row", eclass)
         start = self.value(self.snapshot.expr(children[3]))
-        offsets = tuple(
-            start + sum(int(ex.evaluate(s, {**self.dims, ITER: i})) for s, i in zip(strides, at, strict=True))
-            for at in itertools.product(*(range(d) for d in batch))
+        offsets = llir.BatchOffsets(start, batch, tuple(self.bound(s) for s in strides))
+        free = any(map(ex.dims_of, (start, *batch, *offsets.steps)))
+        return llir.GemmOperand(
+            buffer, leading if row_major else 1, 1 if row_major else leading, offsets if free else offsets.at({})
         )
-        return llir.GemmOperand(buffer, leading if row_major else 1, 1 if row_major else leading, offsets)
 
     def _opaque(self, eclass: int, children: Sequence[int]) -> int:
         custom_id = int(self.snapshot.literal(children[0]))
         shape = self.shape(children[1])
         operands: list[int] = []
-        shapes: list[tuple[int, ...]] = []
+        shapes: list[tuple[lay.Dim, ...]] = []
         at = children[2]
         while True:
             node = self.space.node(self.genome, at)
@@ -406,10 +415,5 @@ class _Extraction:
         return out
 
 
-def _row_major_steps(shape: Sequence[int]) -> list[int]:
-    steps: list[int] = []
-    step = 1
-    for d in reversed(shape):
-        steps.append(step)
-        step *= d
-    return steps[::-1]
+def _row_major_steps(shape: Sequence[lay.Dim]) -> list[lay.Dim]:
+    return [lay.numel(shape[i + 1 :]) for i in range(len(shape))]

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import llir
 from workbench.ir.dtype import DType
 from workbench.ir.expr import ZERO, Expr
+from workbench.ir.layout import Dim
 from workbench.ir.llir import Body, Buffer, Combine, MapKernel, Reduced, ReduceKernel, RowKernel, RowPass
 
 MAX_BODY = 400
@@ -46,10 +46,10 @@ class Kept:
 
     element: int
     combine: Combine
-    extent: int
+    extent: Dim
     body: Body
     position: Expr
-    elements: int
+    elements: Dim
 
     @property
     def said(self) -> str:
@@ -58,7 +58,7 @@ class Kept:
 
 
 def map_kernel(
-    out: int, shape: tuple[int, ...], body: Body, kept: Sequence[Kept], sources: tuple[int, ...]
+    out: int, shape: tuple[Dim, ...], body: Body, kept: Sequence[Kept], sources: tuple[int, ...]
 ) -> MapKernel | RowKernel:
     """The kernel that stores `body` over `shape`: a row kernel where reductions are kept. The rows are the outermost
     axes, down to the last on which one of the reductions depends; what lies inside them is stored along the row.
@@ -71,13 +71,13 @@ def map_kernel(
     rows, along = shape[:inner], shape[inner:]
     _check_rows(rows, kept)
     passes = tuple(RowPass(k.combine, k.extent, k.body) for k in kept)
-    extent = prod(along)
+    extent = lay.numel(along)
     if extent == 1:
         return RowKernel(out, rows, passes, None, body, sources)
     extents = {f"#{i}": n for i, n in enumerate(shape)} | {llir.ALONG: extent}
     place = lay.unflatten(ex.var(llir.ALONG), along, extents)
     values = {f"#{inner + i}": at for i, at in enumerate(place)}
-    return RowKernel(out, rows, passes, extent, _substituted(body, values, extents, {}), sources)
+    return RowKernel(out, rows, passes, extent, llir.substituted(body, values, extents, {}), sources)
 
 
 def reduce_kernel(kernel: ReduceKernel, kept: Sequence[Kept], eclass: int) -> ReduceKernel | RowKernel:
@@ -95,7 +95,7 @@ def reduce_kernel(kernel: ReduceKernel, kept: Sequence[Kept], eclass: int) -> Re
     if kernel.order == "outer":
         raise Rejected("placement", f"{kept[0].said} is kept per row of a reduction that goes across rows", eclass)
     extents = {f"#{i}": n for i, n in enumerate(kernel.shape)} | {llir.ALONG: kernel.extent}
-    body = _substituted(kernel.body, {f"#{last}": ex.var(llir.ALONG)}, extents, {})
+    body = llir.substituted(kernel.body, {f"#{last}": ex.var(llir.ALONG)}, extents, {})
     passes = [RowPass(k.combine, k.extent, k.body) for k in kept]
     own = Reduced(len(passes), body.dtype)
     passes.append(RowPass(kernel.combine, kernel.extent, body))
@@ -115,10 +115,15 @@ def per_element(kept: str, element: int) -> Rejected:
     return Rejected("placement", f"{kept} would be computed again for every element of a row's pass", element)
 
 
-def _check_rows(rows: tuple[int, ...], kept: Sequence[Kept]) -> None:
+def _check_rows(rows: tuple[Dim, ...], kept: Sequence[Kept]) -> None:
+    count = lay.numel(rows)
     for k in kept:
-        if prod(rows) > k.elements:
-            raise _again(k, f"{prod(rows):,} rows, of which {k.elements:,} differ")
+        if not ex.at_most(count, k.elements):
+            raise _again(k, f"{_counted(count)} rows, of which {_counted(k.elements)} differ")
+
+
+def _counted(count: Dim) -> str:
+    return f"{count:,}" if isinstance(count, int) else str(count)
 
 
 def _check_size(bodies: Sequence[Body]) -> None:
@@ -145,27 +150,6 @@ def _size(body: Body, cap: int) -> int:
     return total
 
 
-def _substituted(body: Body, values: Mapping[str, Expr], extents: Mapping[str, int], done: dict[int, Body]) -> Body:
-    """`body` with iterators replaced in every address; shared parts stay shared."""
-    found = done.get(id(body))
-    if found is None:
-        match body:
-            case llir.Load():
-                found = replace(body, address=ex.substitute(body.address, values, extents))
-            case llir.GatherLoad():
-                index = _substituted(body.index, values, extents, done)
-                found = replace(body, address=ex.substitute(body.address, values, extents), index=index)
-            case llir.Position():
-                found = replace(body, value=ex.substitute(body.value, values, extents))
-            case llir.Apply():
-                operands = tuple([_substituted(o, values, extents, done) for o in body.operands])
-                found = replace(body, operands=operands)
-            case _:
-                found = body
-        done[id(body)] = found
-    return found
-
-
 def in_place(
     kernel: MapKernel | RowKernel, given_up: Mapping[int, int], buffers: Sequence[Buffer], dtype: DType
 ) -> MapKernel | RowKernel:
@@ -182,11 +166,11 @@ def in_place(
     mine = buffers[buffer]
     if mine.role != "intermediate":
         raise Rejected("placement", "only the result of a kernel can be overwritten in place", element)
-    result = kernel.shape if isinstance(kernel, MapKernel) else kernel.result
-    if (prod(result), dtype) != (mine.elements, mine.dtype):
+    result = lay.numel(kernel.shape if isinstance(kernel, MapKernel) else kernel.result)
+    if (result, dtype) != (mine.elements, mine.dtype):
         raise Rejected(
             "placement",
-            f"{mine.elements:,} elements of {mine.dtype} are no place for {prod(result):,} of {dtype}",
+            f"{_counted(mine.elements)} elements of {mine.dtype} are no place for {_counted(result)} of {dtype}",
             element,
         )
     position = _position(kernel)
@@ -206,11 +190,11 @@ def _position(kernel: MapKernel | RowKernel) -> Expr:
     names = [f"#{i}" for i in range(len(shape))]
     if isinstance(kernel, RowKernel) and kernel.extent is not None:
         names[-1] = llir.ALONG
-    total, step = ZERO, 1
+    total, step = ZERO, ex.ONE
     for name, n in zip(reversed(names), reversed(shape), strict=True):
         if n != 1:
-            total = ex.add(total, ex.mul(ex.var(name), ex.const(step)))
-        step *= n
+            total = ex.add(total, ex.mul(ex.var(name), step))
+        step = ex.mul(step, ex.as_expr(n))
     return total
 
 

@@ -1,4 +1,5 @@
-"""The compiled model: checks inputs, runs, and recompiles for other values of the named dimensions."""
+"""The compiled model: checks inputs and runs. Code is specialised for the profiled values of the named dimensions; one
+general code serves all others."""
 
 from __future__ import annotations
 
@@ -7,18 +8,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from loguru import logger
 
+from workbench.errors import WorkbenchError
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, shape_values
 from workbench.ir.layout import show
 from workbench.ir.llir import Buffer, Program
-from workbench.runtime.protocol import Loaded, Plan, Runtime
+from workbench.runtime.protocol import Loaded, Plan, Runtime, SharedArena, Template
 from workbench.session.reference import check_inputs
 
 Arrays = Mapping[str, np.ndarray]
 """Arrays by the name of an input or output."""
+Key = tuple[tuple[str, int], ...]
+"""Values of the named dimensions, sorted by name."""
 KEPT = 16
-"""Values of the named dimensions for which code is kept; the oldest goes first."""
+"""Values of the named dimensions for which a plan is kept, beside the profiled ones; the oldest goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +38,13 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The whole program for given values of the named dimensions, and its loaded code."""
+    """The whole program for given values of the named dimensions, and its loaded code. Where that is `general`, the
+    program's sizes are expressions over them."""
 
     program: Program
     plan: Plan
     loaded: Loaded
+    general: bool = False
 
 
 @dataclass(slots=True)
@@ -47,9 +54,16 @@ class Executable:
     graph: Graph
     runtime: Runtime
     stitched: Callable[[Mapping[str, int]], Program]
-    """The whole program for given values of the named dimensions."""
+    """The whole program for given values of the named dimensions; without any, for all values."""
     constant: Callable[[int], np.ndarray]
-    _compiled: dict[tuple[tuple[str, int], ...], Compiled] = field(default_factory=dict)
+    refused: str = ""
+    """Why there is no general code, where there is none: then each value is compiled for."""
+    _compiled: dict[Key, Compiled] = field(default_factory=dict)
+    """The specialised ones."""
+    _plans: dict[Key, Compiled] = field(default_factory=dict)
+    """Those of the general code, the least recently used first."""
+    _general: tuple[Program, Template] | None = None
+    _arena: SharedArena | None = None
     _constants: dict[int, np.ndarray] = field(default_factory=dict)
     """Flat data of Constant nodes, shared by all that is compiled."""
 
@@ -75,18 +89,59 @@ class Executable:
         return result
 
     def compiled(self, dims: Mapping[str, int]) -> Compiled:
-        """The program, plan and loaded code for `dims`, made on first use."""
+        """The program, plan and loaded code for `dims`, made on first use: what is specialised for them where there is
+        such, else the general code. Raises NotViableError where kernels do not work for these values."""
+        key = tuple(sorted(dims.items()))
+        found = self._compiled.get(key) or self._plans.pop(key, None)
+        if found is None:
+            found = self._by_general_code(dims) or self._load(self.stitched(dims), dims)
+        if key not in self._compiled:
+            self._plans[key] = found
+            while len(self._plans) > KEPT:
+                del self._plans[next(iter(self._plans))]
+        return found
+
+    def specialise(self, dims: Mapping[str, int]) -> Compiled:
+        """As `compiled`, but code for these values alone, which stays."""
         key = tuple(sorted(dims.items()))
         found = self._compiled.get(key)
         if found is None:
-            program = self.stitched(dims)
-            plan = self.runtime.plan(program, custom_op_table(self.graph))
-            constants = {b.id: self._constant(b) for b in program.buffers if b.role == "constant"}
-            found = Compiled(program, plan, self.runtime.load(plan, constants))
-            while len(self._compiled) >= KEPT:
-                del self._compiled[next(iter(self._compiled))]
-            self._compiled[key] = found
+            found = self._compiled[key] = self._load(self.stitched(dims), dims)
         return found
+
+    def generalise(self) -> bool:
+        """Write the general code, if that is not done yet. False where there can be none: `refused` says why."""
+        if self._general is None and not self.refused:
+            try:
+                program = self.stitched({})
+                self._general = program, self.runtime.template(program, custom_op_table(self.graph))
+            except WorkbenchError as error:
+                self.refused = str(error)
+                logger.warning("no code for all values of the dimensions, each is compiled for: {}", error)
+        return self._general is not None
+
+    def _by_general_code(self, dims: Mapping[str, int]) -> Compiled | None:
+        if not dims or not self.generalise():
+            return None
+        assert self._general is not None
+        program, template = self._general
+        try:
+            plan = template.plan(dims)
+        except WorkbenchError as error:
+            given = ", ".join(f"{n}={v}" for n, v in dims.items())
+            logger.warning("the general code does not work for {}, which is compiled for: {}", given, error)
+            return None
+        return self._load(program, dims, plan)
+
+    def _load(self, program: Program, dims: Mapping[str, int], plan: Plan | None = None) -> Compiled:
+        """Loaded code for `program`: by `plan`, of the general code, or else specialised."""
+        general = plan is not None
+        if plan is None:
+            plan = self.runtime.plan(program, custom_op_table(self.graph))
+        if dims and self._arena is None:
+            self._arena = self.runtime.shared_arena()
+        constants = {b.id: self._constant(b) for b in program.buffers if b.role == "constant"}
+        return Compiled(program, plan, self.runtime.load(plan, constants, self._arena), general)
 
     def _constant(self, buffer: Buffer) -> np.ndarray:
         known = self._constants.get(buffer.source)

@@ -31,7 +31,7 @@ def stitch_chunks(session: CompileSession) -> Executable:
         try:
             extracted = {i: extract(space, genome, dims) for i, (space, genome) in chosen.items()}
         except Rejected as rejected:
-            given = ", ".join(f"{n}={v}" for n, v in dims.items())
+            given = ", ".join(f"{n}={v}" for n, v in dims.items()) or "all values of the dimensions"
             raise NotViableError(
                 f"the chosen kernels do not work for {given}: {rejected.detail}", "compile with these values as --dim"
             ) from None
@@ -39,7 +39,7 @@ def stitch_chunks(session: CompileSession) -> Executable:
         return chunking.stitch(graph, [c for c, _ in members], bound)
 
     executable = Executable(graph, session.runtime, stitched, lambda i: load_constant(graph, i))
-    compiled = executable.compiled(graph.dims)
+    compiled = executable.specialise(graph.dims)
     session.emit(
         ev.Stitched(
             kernels=len(compiled.program.kernels),

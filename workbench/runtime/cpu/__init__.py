@@ -9,10 +9,11 @@ import numpy as np
 
 from workbench.ir.llir import Program
 from workbench.runtime import arena
-from workbench.runtime.protocol import Plan
+from workbench.runtime.protocol import Plan, SharedArena
 
 if TYPE_CHECKING:
-    from workbench.runtime.cpu.loaded import CpuLoaded
+    from workbench.runtime.cpu.loaded import Arena, CpuLoaded
+    from workbench.runtime.cpu.plan import PlanTemplate
 
 
 class CpuRuntime:
@@ -38,8 +39,25 @@ class CpuRuntime:
 
         return plan_program(program, custom_ops, host_vectors())
 
-    def load(self, plan: Plan, bindings: Mapping[int, np.ndarray]) -> CpuLoaded:
-        """As `protocol.Runtime.load`. Raises InputError for arrays that do not fit."""
-        from workbench.runtime.cpu.loaded import CpuLoaded
+    def template(
+        self, program: Program, custom_ops: Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]
+    ) -> PlanTemplate:
+        """As `protocol.Runtime.template`. Raises WorkbenchError for what this target cannot run."""
+        from workbench.runtime.cpu.jit import host_vectors
+        from workbench.runtime.cpu.plan import PlanTemplate
 
-        return CpuLoaded(plan, bindings, self.threads)
+        return PlanTemplate(program, custom_ops, host_vectors())
+
+    def shared_arena(self) -> Arena:
+        """As `protocol.Runtime.shared_arena`."""
+        from workbench.runtime.cpu.loaded import Arena
+
+        return Arena()
+
+    def load(self, plan: Plan, bindings: Mapping[int, np.ndarray], shared: SharedArena | None = None) -> CpuLoaded:
+        """As `protocol.Runtime.load`. Raises InputError for arrays that do not fit, WorkbenchError where there is not
+        enough memory."""
+        from workbench.runtime.cpu.loaded import Arena, CpuLoaded
+
+        assert shared is None or isinstance(shared, Arena)
+        return CpuLoaded(plan, bindings, self.threads, shared)

@@ -185,19 +185,26 @@ class Builder:
         """The address of `base[index]` in elements of memory type `element` (a vector of addresses for a vector)."""
         return self.emit(f"getelementptr {element}, ptr {base}, {index.typed}", "ptr", index.width).text
 
-    def load(self, dtype: DType, address: str, width: int) -> Value:
-        """`width` consecutive elements."""
+    def load(self, dtype: DType, address: str, width: int, mask: Value | None = None) -> Value:
+        """`width` consecutive elements; with `mask` only those of its lanes, the others 0."""
         memory = Value("", MEMORY[dtype], width)
+        if mask is not None:
+            name = f"llvm.masked.load.{suffix(memory)}.p0"
+            self.declarations.add(f"declare {memory.type} @{name}(ptr, <{width} x i1>, {memory.type})")
+            arguments = f"ptr align {dtype.itemsize} {address}, {mask.typed}, {memory.type} zeroinitializer"
+            raw = self.emit(f"call {memory.type} @{name}({arguments})", memory.element, width)
+            return self.from_memory(dtype, raw)
         raw = self.emit(f"load {memory.type}, ptr {address}, align {dtype.itemsize}", memory.element, width)
         return self.from_memory(dtype, raw)
 
-    def gather(self, dtype: DType, addresses: str, width: int) -> Value:
-        """The elements at a vector of addresses."""
+    def gather(self, dtype: DType, addresses: str, width: int, mask: Value | None = None) -> Value:
+        """The elements at a vector of addresses; with `mask` only those of its lanes, the others 0."""
         memory = Value("", MEMORY[dtype], width)
         name = f"llvm.masked.gather.{suffix(memory)}.v{width}p0"
         self.declarations.add(f"declare {memory.type} @{name}(<{width} x ptr>, <{width} x i1>, {memory.type})")
-        mask = self.constant("i1", True, width)
-        arguments = f"<{width} x ptr> align {dtype.itemsize} {addresses}, {mask.typed}, {memory.type} poison"
+        lanes = mask or self.constant("i1", True, width)
+        rest = "poison" if mask is None else "zeroinitializer"
+        arguments = f"<{width} x ptr> align {dtype.itemsize} {addresses}, {lanes.typed}, {memory.type} {rest}"
         raw = self.emit(f"call {memory.type} @{name}({arguments})", memory.element, width)
         return self.from_memory(dtype, raw)
 
@@ -215,13 +222,19 @@ class Builder:
             return value
         return self.from_memory(dtype, half.narrowed(self, dtype, value))
 
-    def store(self, dtype: DType, address: str, value: Value) -> None:
-        """Consecutive elements to memory."""
+    def store(self, dtype: DType, address: str, value: Value, mask: Value | None = None) -> None:
+        """Consecutive elements to memory; with `mask` only those of its lanes."""
         if dtype is dt.BOOL:
             value = self.convert("zext", value, "i8")
         elif dtype.is_half:
             known = self._halves.get((dtype, value.text))
             value = half.narrowed(self, dtype, value) if known is None else known
+        if mask is not None:
+            name = f"llvm.masked.store.{suffix(value)}.p0"
+            self.declarations.add(f"declare void @{name}({value.type}, ptr, <{value.width} x i1>)")
+            arguments = f"{value.typed}, ptr align {dtype.itemsize} {address}, {mask.typed}"
+            self.lines.append(f"  call void @{name}({arguments})")
+            return
         self.lines.append(f"  store {value.typed}, ptr {address}, align {dtype.itemsize}")
 
     def loop(
@@ -237,6 +250,41 @@ class Builder:
         Returns the carried values after the last round. One round is emitted without a loop."""
         if start + step >= stop:
             return body(self.constant("i64", start), list(carried))
+        return self._rounds(str(start), str(stop), step, carried, body)
+
+    def open_loop(
+        self,
+        start: Value,
+        stop: Value,
+        step: int,
+        carried: Sequence[Value],
+        body: Callable[[Value, list[Value]], list[Value]],
+    ) -> list[Value]:
+        """As `loop`, with bounds (i64) that are known when the kernel runs; the range may be empty."""
+        self._names += 1
+        tag = self._names
+        before, inside, after = self._block, f"some{tag}", f"none{tag}"
+        begins = self.compare("slt", start, stop)
+        self.lines += [f"  br i1 {begins.text}, label %{inside}, label %{after}", f"{inside}:"]
+        self._block = inside
+        results = self._rounds(start.text, stop.text, step, carried, body)
+        last = self._block
+        self.lines += [f"  br label %{after}", f"{after}:"]
+        self._block = after
+        return [
+            self.emit(f"phi {r.type} [{c.text}, %{before}], [{r.text}, %{last}]", r.element, r.width)
+            for c, r in zip(carried, results, strict=True)
+        ]
+
+    def _rounds(
+        self,
+        start: str,
+        stop: str,
+        step: int,
+        carried: Sequence[Value],
+        body: Callable[[Value, list[Value]], list[Value]],
+    ) -> list[Value]:
+        """A loop of at least one round."""
         self._names += 1
         tag = self._names
         head, done = f"loop{tag}", f"done{tag}"
@@ -262,9 +310,9 @@ class Builder:
         self._block = done
         return results
 
-    def function(self, name: str, parameters: Sequence[str]) -> str:
-        """The finished module: declarations and one function of pointers."""
-        arguments = ", ".join(f"ptr noalias {p}" for p in parameters)
+    def function(self, name: str, parameters: Sequence[str], sizes: Sequence[str] = ()) -> str:
+        """The finished module: declarations and one function of pointers, and of `sizes` after them."""
+        arguments = ", ".join([*(f"ptr noalias {p}" for p in parameters), *(f"i64 {s}" for s in sizes)])
         head = f"define void @{name}({arguments}) nounwind {{"
         return "\n".join([*sorted(self.declarations), head, "entry:", *self.lines, "  ret void", "}", ""])
 

@@ -6,9 +6,22 @@ from collections.abc import Mapping
 
 from workbench.ir import expr as ex
 from workbench.ir.expr import Expr
+from workbench.ir.layout import Dim
 from workbench.runtime.cpu.builder import Builder, Value
 
 NARROW = 1 << 31
+
+
+def is_narrow(expression: Expr, extents: Mapping[str, Dim]) -> bool:
+    """Whether `expression`, and everything computed on the way, fits the signed integers of 32 bits. Not where it, or
+    an extent of its iterators, depends on a named dimension, which may be as large as memory."""
+    known: dict[str, int] = {}
+    for name in ex.variables(expression):
+        extent = extents.get(name)
+        if not isinstance(extent, int):
+            return False
+        known[name] = extent
+    return largest(expression, known) < NARROW
 
 
 def largest(expression: Expr, extents: Mapping[str, int]) -> int:
@@ -37,7 +50,7 @@ def evaluate(
     width: int = 1,
 ) -> Value:
     """`expression` over `variables`, which all have the type asked for. Divisions are unsigned: numerators are never
-    negative. `cache` keeps products and quotients by their text."""
+    negative. No division by a named dimension traps. `cache` keeps products and quotients by their text."""
     total: Value | None = None
     constant = 0
     for product, coefficient in expression.terms:
@@ -74,6 +87,8 @@ def _product(
             if known is None:
                 numerator = evaluate(b, atom.num, variables, cache, element, width)
                 denominator = evaluate(b, atom.den, variables, cache, element, width)
+                if atom.den.constant is None:
+                    denominator = b.intrinsic("umax", denominator, b.like(denominator, 1))
                 known = b.binary("udiv" if isinstance(atom, ex.Quotient) else "urem", numerator, denominator)
                 cache[key] = known
             value = known

@@ -22,6 +22,7 @@ MOST_KEPT = 4096
 """Kernels that stay compiled, some 50 KB each; one in use stays as long as its user."""
 
 _UNIQUE = iter(range(1 << 62))
+_linked = 0
 
 
 @cache
@@ -60,8 +61,14 @@ def host_vectors() -> Vectors:
     return Vectors(4, 8, converts_f16)
 
 
+def kernels_compiled() -> int:
+    """How many kernels this process has compiled so far."""
+    return _linked
+
+
 def compile_sources(sources: Mapping[str, tuple[str, int]]) -> tuple[dict[str, Callable[..., None]], float]:
-    """Functions for `sources` (key to text and number of addresses), and the seconds that compiling the new ones took.
+    """Functions for `sources` (key to text and number of arguments, each an address or a size of 64 bits), and the
+    seconds that compiling the new ones took.
 
     New ones share a module: setting one up costs as much as a small kernel. Raises WorkbenchError with LLVM's message
     for a text that is not valid."""
@@ -109,6 +116,8 @@ def _link(sources: Mapping[str, tuple[str, int]]) -> None:
     except RuntimeError as problem:
         what = f"kernel {next(iter(sources))}" if len(sources) == 1 else f"{len(sources)} kernels"
         raise WorkbenchError(f"LLVM rejected {what}: {str(problem).strip()}") from problem
+    global _linked
+    _linked += len(sources)
     for key, (_, arguments) in sources.items():
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(tracker[names[key]])
         function.tracker = tracker  # type: ignore[attr-defined]  # what keeps the code in memory

@@ -21,6 +21,8 @@ from workbench.runtime.opaque import run_opaque
 from workbench.runtime.protocol import GemmLaunch, Launch, NativeLaunch, OpaqueLaunch, Plan, by_kernel
 
 Call = Callable[[], object]
+GROWTH = 1.25
+"""How much larger a shared arena becomes at least, where it has to grow."""
 
 
 @cache
@@ -30,19 +32,53 @@ def _blas() -> Any:
     return threadpoolctl.ThreadpoolController()
 
 
+class Arena:
+    """See `protocol.SharedArena`."""
+
+    def __init__(self) -> None:
+        self._memory = _aligned_bytes(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self._memory.size
+
+    def memory(self, nbytes: int) -> np.ndarray:
+        """The memory, with room for `nbytes`. Where it had to grow, it is another than before; what holds the old one
+        keeps it. Raises WorkbenchError where there is not enough."""
+        if self._memory.size < nbytes:
+            most = int(self._memory.size * GROWTH)  # lengths that grow step by step do not move it at each
+            for size in (max(nbytes, most), nbytes):
+                try:
+                    self._memory = _aligned_bytes(size)
+                    break
+                except MemoryError:
+                    continue
+            else:
+                raise WorkbenchError(f"there is no memory for an arena of {nbytes:,} bytes")
+        return self._memory
+
+
 class CpuLoaded:
     """See `protocol.Loaded`. Not safe for use from two threads at once: runs share the arena."""
 
-    def __init__(self, plan: Plan, bindings: Mapping[int, np.ndarray], threads: int | None = None) -> None:
-        """Compile the sources of `plan` and prepare its launches; `bindings` as in `Runtime.load`.
+    def __init__(
+        self,
+        plan: Plan,
+        bindings: Mapping[int, np.ndarray],
+        threads: int | None = None,
+        shared: Arena | None = None,
+    ) -> None:
+        """Compile the sources of `plan` and prepare its launches; `bindings` and `shared` as in `Runtime.load`.
 
         Raises InputError for arrays that do not fit, WorkbenchError for a plan that is not sound."""
         self.plan = plan
         self.threads = threads
         native = [launch for launch in plan.launches if isinstance(launch, NativeLaunch)]
-        sources = {launch.source: (plan.sources[launch.source], len(launch.buffers)) for launch in native}
+        sources = {launch.source: (plan.sources[launch.source], len(launch.buffers) + len(launch.sizes)) for launch in native}
         self._functions, self.compile_seconds = compile_sources(sources)
-        self._arena = _aligned_bytes(plan.arena_bytes)
+        self._shared = shared
+        self._arena = _aligned_bytes(plan.arena_bytes) if shared is None else shared.memory(plan.arena_bytes)
         self._arrays: list[np.ndarray | None] = [self._in_arena(i) for i in range(len(plan.buffers))]
         for buffer, array in bindings.items():
             self._arrays[buffer] = self._checked(buffer, array)
@@ -51,10 +87,7 @@ class CpuLoaded:
         """Buffers that every run must be given."""
         changing = set(self.unbound)
         self._changing = [i for i, x in enumerate(plan.launches) if changing & set(launch_buffers(x))]
-        varying = set(self._changing)
-        self._calls: list[Call] = [
-            _nothing if i in varying else self._prepared(launch) for i, launch in enumerate(plan.launches)
-        ]
+        self._calls: list[Call] = self._fixed_calls()
         self._bound_to: tuple[int, ...] | None = None if self.unbound else ()
 
     def run(self, bindings: Mapping[int, np.ndarray]) -> list[np.ndarray]:
@@ -72,6 +105,7 @@ class CpuLoaded:
             if buffer not in bindings:
                 raise InputError(f"buffer {buffer} is not bound", "pass an array for it")
         arrays = {buffer: self._checked(buffer, bindings[buffer]) for buffer in self.unbound}
+        self._follow_arena()
         places = tuple(a.ctypes.data for a in arrays.values())
         for buffer, array in arrays.items():
             self._arrays[buffer] = array
@@ -79,6 +113,22 @@ class CpuLoaded:
             for i in self._changing:
                 self._calls[i] = self._prepared(self.plan.launches[i])
             self._bound_to = places
+
+    def _follow_arena(self) -> None:
+        """Take up the shared arena again where it has grown, and so moved, since."""
+        if self._shared is None or self._shared.memory(self.plan.arena_bytes) is self._arena:
+            return
+        self._arena = self._shared.memory(self.plan.arena_bytes)
+        for i, b in enumerate(self.plan.buffers):
+            if b.arena_offset is not None:
+                self._arrays[i] = self._in_arena(i)
+        self._calls = self._fixed_calls()
+        self._bound_to = None if self.unbound else ()
+
+    def _fixed_calls(self) -> list[Call]:
+        """The launches that are the same in all runs, prepared."""
+        varying = set(self._changing)
+        return [_nothing if i in varying else self._prepared(x) for i, x in enumerate(self.plan.launches)]
 
     def execute(self) -> None:
         """Run all launches on what is bound."""
@@ -145,7 +195,7 @@ class CpuLoaded:
         match launch:
             case NativeLaunch():
                 places = [self._array(b).ctypes.data for b in launch.buffers]
-                return partial(self._functions[launch.source], *places)
+                return partial(self._functions[launch.source], *places, *launch.sizes)
             case GemmLaunch():
                 return self._prepared_gemm(launch)
             case OpaqueLaunch():

@@ -3,21 +3,24 @@
 Every value is computed at the depth where its last iterator is known, so nothing invariant stays in an inner loop.
 The last, incomplete vector of a row overlaps the one before it: a map computes those elements twice, a reduction, or a
 map in place, masks them. No scalar loop is needed unless the whole axis is shorter than two.
+Where extents depend on named dimensions, their values are arguments of the function, after the buffers. An axis may
+then be shorter than a vector, so its last vector does not overlap: loads and stores leave out the lanes past the end.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
 from workbench.ir.dtype import DType
 from workbench.ir.expr import Expr
+from workbench.ir.layout import Dim
 from workbench.ir.llir import GATHERED
 from workbench.runtime.cpu import functions, index
 from workbench.runtime.cpu.builder import MEMORY, REGISTER, Builder, Value
-from workbench.runtime.cpu.schedule import Form, Nest, Vectors, schedule, stride, variable_level
+from workbench.runtime.cpu.schedule import Form, Nest, Vectors, quotient, schedule, stride, variable_level
 from workbench.runtime.cpu.terms import Term, gathered
 
 FUNCTION = "k"
@@ -29,13 +32,22 @@ def render_terms(form: Form, terms: list[Term], vectors: Vectors) -> str:
     arguments, the output 0. `terms` are used up.
 
     Raises WorkbenchError for a function the target lacks."""
+    sizes = dims_of(terms, (*form.shape, form.extent))
     nest = schedule(form, terms, vectors)
-    return NestWriter(nest, Builder(vectors.converts_f16), arguments([nest])).module()
+    return NestWriter(nest, Builder(vectors.converts_f16), arguments([nest]), sizes).module()
 
 
 def arguments(nests: Sequence[Nest]) -> list[str]:
     """The names of the function's arguments, one per buffer."""
     return [f"%p{k}" for k in range(1 + max(0, *(term.buffer for nest in nests for term in nest.terms)))]
+
+
+def dims_of(terms: Iterable[Term], extents: Iterable[Dim]) -> tuple[str, ...]:
+    """The named dimensions that a kernel depends on, in the order of the function's arguments for their values."""
+    found = {name for extent in extents for name in ex.dims_of(extent)}
+    for term in terms:
+        found |= ex.dims_of(term.address) | ex.dims_of(term.extent)
+    return tuple(sorted(found))
 
 
 def source_key(text: str) -> str:
@@ -51,12 +63,15 @@ def identity(combine: str, dtype: DType) -> float | int | bool:
 class NestWriter:
     """Writes one nest into a builder: as a function of its own, or as one pass over a row (see `row_render`)."""
 
-    def __init__(self, nest: Nest, builder: Builder, parameters: Sequence[str]) -> None:
+    def __init__(self, nest: Nest, builder: Builder, parameters: Sequence[str], dims: Sequence[str]) -> None:
         self.nest = nest
         self.b = builder
         self.parameters = parameters
-        self.scalars: dict[str, Value] = {}
-        """Iterators, and indices of gathers, by name; those of the vector's loop are in `bases`."""
+        self.dims = {name: Value(f"%n{k}", "i64") for k, name in enumerate(dims)}
+        self.scalars: dict[str, Value] = dict(self.dims)
+        """Dimensions, iterators, and indices of gathers, by name; those of the vector's loop are in `bases`."""
+        self.sizes: dict[Expr, Value] = {}
+        """Extents that depend on dimensions, computed once."""
         self.values: dict[tuple[int, int], Value] = {}
         """(term, vector number) to its value; vector number -1 is a scalar."""
         self.pointers: dict[int, str] = {}
@@ -65,7 +80,9 @@ class NestWriter:
         """The first position along the lanes of each vector that is worked on."""
         self.cache: dict[tuple[str, str, int], Value] = {}
         self.mask: Value | None = None
-        """The lanes that count in an overlapping last vector."""
+        """The lanes that count in the last vector."""
+        self.inside_only = False
+        """Whether the other lanes of that vector lie past the end, and not in the vector before."""
         self.reduced: list[Value] = []
         """What the earlier passes over the row gave."""
         self._outer: list[tuple[dict[str, Value], dict[int, str], dict[tuple[str, str, int], Value]]] = []
@@ -78,10 +95,13 @@ class NestWriter:
         self.start()
         self.enter(-1)
         self._from(0, [])
-        return self.b.function(FUNCTION, self.parameters)
+        return self.b.function(FUNCTION, self.parameters, [size.text for size in self.dims.values()])
 
     def start(self) -> None:
-        """Point every load and store at its buffer."""
+        """Point every load and store at its buffer, and compute the sizes that are not known yet."""
+        for size in self._all_sizes():
+            if not isinstance(size, int):
+                self.sizes[size] = self._size(size)
         self.pointers = {t: self.parameters[self.nest.terms[t].buffer] for t in self.parts}
         self.pointers |= {_out(j): self.parameters[0] for j in range(len(self.nest.stores))}
 
@@ -137,10 +157,39 @@ class NestWriter:
         loop = nest.loops[level]
 
         def body(i: Value, inner: list[Value]) -> list[Value]:
-            start = i if loop.extent % loop.step == 0 else self._clamped(i, loop.extent - loop.step)
+            start = i
+            if isinstance(loop.extent, int) and loop.extent % loop.step:
+                start = self._clamped(i, loop.extent - loop.step)
             return self._inside(level, start, [], lambda: self._from(level + 1, inner))
 
-        return self.b.loop(0, loop.extent, loop.step, carried, body)
+        return self.loop(loop.extent, loop.step, carried, body)
+
+    def loop(
+        self, extent: Dim, step: int, carried: list[Value], body: Callable[[Value, list[Value]], list[Value]]
+    ) -> list[Value]:
+        """`body` for every `step`-th value below `extent`."""
+        if isinstance(extent, int):
+            return self.b.loop(0, extent, step, carried, body)
+        return self.b.open_loop(self.b.constant("i64", 0), self._size(extent), step, carried, body)
+
+    def _all_sizes(self) -> Iterable[Dim]:
+        nest = self.nest
+        for loop in nest.loops:
+            yield loop.extent
+        for t, term in enumerate(nest.terms):
+            if term.op == "gather":
+                yield self._last_index(term.extent)
+            if term.buffer >= 0 and nest.vector is not None:
+                yield stride(self.parts[t][1], nest.loops[nest.vector].name) or 0
+
+    def _size(self, size: Dim) -> Value:
+        """A size as a number; one with dimensions in it has been computed before all loops."""
+        if isinstance(size, int):
+            return self.b.constant("i64", size)
+        return self.sizes.get(size) or index.evaluate(self.b, size, self.dims, {})
+
+    def _last_index(self, extent: Dim) -> Dim:
+        return max(0, extent - 1) if isinstance(extent, int) else ex.as_dim(extent - 1)
 
     def _inside(self, level: int, i: Value | None, bases: list[Value], body: Callable[[], list[Value]]) -> list[Value]:
         """Run `body` with the loop's iterator bound; what is computed inside is forgotten afterwards."""
@@ -158,6 +207,8 @@ class NestWriter:
     def _vector_loop(self, level: int, carried: list[Value]) -> list[Value]:
         nest, b = self.nest, self.b
         extent, width, unroll = nest.loops[level].extent, nest.width, nest.unroll
+        if not isinstance(extent, int):
+            return self._open_vector_loop(level, extent, carried)
         block = width * unroll
         once = nest.loops[level].reduced or nest.in_place  # no element may be taken twice
         main = extent // block * block if unroll > 1 or once or extent % width == 0 else 0
@@ -180,6 +231,35 @@ class NestWriter:
             carried = one(b.constant("i64", extent - width), carried)
             self.mask = None
         return carried
+
+    def _open_vector_loop(self, level: int, extent: Expr, carried: list[Value]) -> list[Value]:
+        """The vector's loop over an extent that is known when the kernel runs: blocks of `unroll` vectors, single
+        vectors, and one of which the lanes past the end do not count."""
+        nest, b = self.nest, self.b
+        width, unroll, end = nest.width, nest.unroll, self._size(extent)
+
+        def blocks(i: Value, inner: list[Value]) -> list[Value]:
+            bases = [self._offset(i, u * width) for u in range(unroll)]
+            return self._inside(level, None, bases, lambda: self._from(level + 1, inner))
+
+        def one(i: Value, inner: list[Value]) -> list[Value]:
+            return self._inside(level, None, [i], lambda: self._from(level + 1, inner[:1])) + inner[1:]
+
+        def rest(i: Value, inner: list[Value]) -> list[Value]:
+            left = b.splat(b.convert("trunc", b.binary("sub", end, i), "i32"), width)
+            self.mask, self.inside_only = b.compare("slt", b.lanes("i32", list(range(width))), left), True
+            result = one(i, inner)
+            self.mask, self.inside_only = None, False
+            return result
+
+        at = b.constant("i64", 0)
+        if unroll > 1:
+            stop = b.binary("and", end, b.constant("i64", -width * unroll))
+            carried, at = b.open_loop(at, stop, width * unroll, carried, blocks), stop
+        whole = quotient(extent, width) is not None
+        stop = end if whole else b.binary("and", end, b.constant("i64", -width))
+        carried = b.open_loop(at, stop, width, carried, one)
+        return carried if whole else b.open_loop(stop, end, width, carried, rest)
 
     def _offset(self, i: Value, by: int) -> Value:
         if by == 0:
@@ -223,9 +303,9 @@ class NestWriter:
             for u in range(self.nest.unroll):
                 self.values[t, u] = splat
 
-    def _clamp(self, position: Value, extent: int) -> Value:
+    def _clamp(self, position: Value, extent: Dim) -> Value:
         low = self.b.intrinsic("smax", position, self.b.like(position, 0))
-        return self.b.intrinsic("smin", low, self.b.like(position, max(0, extent - 1)))
+        return self.b.intrinsic("smin", low, self.b.splat(self._size(self._last_index(extent)), position.width))
 
     def _advance(self, t: int, by: Expr, dtype: DType) -> None:
         offset = index.evaluate(self.b, by, self.scalars, self.cache)
@@ -262,21 +342,26 @@ class NestWriter:
         along = self.parts[t][1]
         name = nest.loops[nest.vector].name
         element, base = MEMORY[term.dtype], self.bases[u]
-        step = stride(along, name) if ex.variables(along) == {name} else None
+        inside = self.mask if self.inside_only else None
+        iterators = ex.variables(along) - ex.dims_of(along)
+        step = stride(along, name) if iterators == {name} else None
         if step is None:
             offsets = self._lanes(along, u)
-            return b.gather(term.dtype, b.pointer(element, self.pointers[t], offsets), nest.width)
-        start = base if step == 1 else index.evaluate(b, ex.var("i") * step, {"i": base}, {})
+            return b.gather(term.dtype, b.pointer(element, self.pointers[t], offsets), nest.width, inside)
+        start = base if step == 1 else index.evaluate(b, ex.var(name) * step, {**self.dims, name: base}, {})
         pointer = b.pointer(element, self.pointers[t], start)
         if step == 1:
-            return b.load(term.dtype, pointer, nest.width)
-        offsets = b.lanes("i64", [lane * step for lane in range(nest.width)])
-        return b.gather(term.dtype, b.pointer(element, pointer, offsets), nest.width)
+            return b.load(term.dtype, pointer, nest.width, inside)
+        if isinstance(step, int):
+            offsets = b.lanes("i64", [lane * step for lane in range(nest.width)])
+        else:
+            offsets = b.binary("mul", b.lanes("i64", list(range(nest.width))), b.splat(self._size(step), nest.width))
+        return b.gather(term.dtype, b.pointer(element, pointer, offsets), nest.width, inside)
 
     def _lanes(self, expression: Expr, u: int) -> Value:
         """An index expression for every lane of vector `u`."""
         b, nest = self.b, self.nest
-        element = "i32" if index.largest(expression, nest.extents) < index.NARROW else "i64"
+        element = "i32" if index.is_narrow(expression, nest.extents) else "i64"
         variables: dict[str, Value] = {}
         for name in ex.variables(expression):
             key = (f"lanes {name} {u}", element, nest.width)
@@ -323,7 +408,7 @@ class NestWriter:
         if self.nest.combine is None:
             self._store(results)
             return carried
-        if self.mask is not None:
+        if self.mask is not None and self._lanes_reduced:
             blank = self.b.like(results[0], identity(self.nest.combine, self.nest.dtype))
             results = [self.b.select(self.mask, results[0], blank)]
         return [self._combined(a, r) for a, r in zip(carried, results, strict=True)]
@@ -372,6 +457,9 @@ class NestWriter:
                 assert nest.vector is not None
                 assert stride(along, nest.loops[nest.vector].name) == 1
                 pointer = b.pointer(MEMORY[nest.dtype], pointer, self.bases[u])
+            if self.inside_only and value.width > 1:
+                b.store(nest.dtype, pointer, value, self.mask)
+                continue
             if self.mask is not None:  # in place, the other lanes are done already
                 value = b.select(self.mask, value, b.load(nest.dtype, pointer, nest.width))
             b.store(nest.dtype, pointer, value)

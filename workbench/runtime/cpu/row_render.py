@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from workbench.ir import expr as ex
+from workbench.ir import layout as lay
 from workbench.ir.expr import Expr
+from workbench.ir.layout import Dim
 from workbench.ir.llir import ALONG, axis
 from workbench.runtime.cpu.builder import REGISTER, Builder, Value
-from workbench.runtime.cpu.render import FUNCTION, NestWriter, arguments, identity
+from workbench.runtime.cpu.render import FUNCTION, NestWriter, arguments, dims_of, identity
 from workbench.runtime.cpu.schedule import Loop, Nest, Vectors, schedule_pass
 from workbench.runtime.cpu.terms import Term
 
@@ -28,10 +29,15 @@ class RowForm:
     """A row kernel's iteration: the extents of the row axes; (combine, extent) of each pass; how many elements are
     stored along the row, or None for one per row; whether in place of what is read."""
 
-    shape: tuple[int, ...]
-    passes: tuple[tuple[str, int], ...]
-    extent: int | None
+    shape: tuple[Dim, ...]
+    passes: tuple[tuple[str, Dim], ...]
+    extent: Dim | None
     in_place: bool
+
+    @property
+    def extents(self) -> tuple[Dim, ...]:
+        """All extents."""
+        return (*self.shape, *(extent for _, extent in self.passes), *(() if self.extent is None else (self.extent,)))
 
 
 def render_row(form: RowForm, bodies: Sequence[Keys], vectors: Vectors) -> str:
@@ -39,10 +45,11 @@ def render_row(form: RowForm, bodies: Sequence[Keys], vectors: Vectors) -> str:
     buffers are numbered as the function's arguments, the output 0.
 
     Raises WorkbenchError for a function the target lacks."""
+    sizes = dims_of([Term.from_key(key) for keys in bodies for key in keys], form.extents)
     nests = [_pass_nest(form, at, keys, vectors) for at, keys in enumerate(bodies)]
     b = Builder(vectors.converts_f16)
     parameters = arguments([n for n in nests if n is not None])
-    writers = [None if nest is None else NestWriter(nest, b, parameters) for nest in nests]
+    writers = [None if nest is None else NestWriter(nest, b, parameters, sizes) for nest in nests]
     present = [w for w in writers if w is not None]
     rows = [extent for extent in form.shape if extent != 1]
 
@@ -75,14 +82,14 @@ def render_row(form: RowForm, bodies: Sequence[Keys], vectors: Vectors) -> str:
                 writer.close_row()
             return carried
 
-        b.loop(0, rows[level], 1, [], body)
+        present[-1].loop(rows[level], 1, [], body)
 
     for writer in present:
         writer.start()
         if rows:
             writer.enter(-1)
     from_level(0)
-    return b.function(FUNCTION, parameters)
+    return b.function(FUNCTION, parameters, [size.text for size in present[-1].dims.values()])
 
 
 def _begin(writer: NestWriter, reduced: list[Value]) -> None:
@@ -112,5 +119,5 @@ def _pass_nest(form: RowForm, position: int, keys: Keys, vectors: Vectors) -> Ne
     return schedule_pass(nest, vectors)
 
 
-def _row_major(shape: tuple[int, ...]) -> Expr:
-    return sum((axis(i) * prod(shape[i + 1 :]) for i in range(len(shape))), start=ex.ZERO)
+def _row_major(shape: tuple[Dim, ...]) -> Expr:
+    return sum((axis(i) * lay.numel(shape[i + 1 :]) for i in range(len(shape))), start=ex.ZERO)

@@ -2,18 +2,20 @@
 computed at which depth.
 
 Axes of extent 1 go, an axis that addresses take apart by `/` and `%` is split, and neighbours that every address takes
-together are merged, so that the innermost loops are long and affine.
+together are merged, so that the innermost loops are long and affine. An extent that depends on named dimensions may be
+anything from 1 on, so what is decided by size is decided for a long axis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from workbench.ir import expr as ex
+from workbench.ir import layout as lay
 from workbench.ir.dtype import DType
 from workbench.ir.expr import Expr
+from workbench.ir.layout import Dim
 from workbench.ir.llir import GATHERED, axis
 from workbench.runtime.cpu.terms import Term, gathered
 
@@ -40,8 +42,8 @@ class Form:
     """A kernel's iteration: the kept axes and, in a reduction, what happens over one more. What is written `in_place`
     must not be computed twice."""
 
-    shape: tuple[int, ...]
-    extent: int = 1
+    shape: tuple[Dim, ...]
+    extent: Dim = 1
     combine: str | None = None
     order: str = "inner"
     in_place: bool = False
@@ -53,9 +55,14 @@ class Loop:
     `extent - step`, so that blocks of `step` elements stay inside (the last two may overlap)."""
 
     name: str
-    extent: int
+    extent: Dim
     reduced: bool
     step: int = 1
+
+    @property
+    def starts(self) -> Dim:
+        """What bounds the values that the iterator takes."""
+        return ex.as_dim(self.extent - self.step + 1)
 
 
 @dataclass(slots=True)
@@ -73,7 +80,7 @@ class Nest:
     vector: int | None = None
     width: int = 1
     unroll: int = 1
-    extents: dict[str, int] = field(default_factory=dict)
+    extents: dict[str, Dim] = field(default_factory=dict)
     rows: int = 0
     in_place: bool = False
 
@@ -91,7 +98,7 @@ def schedule(form: Form, terms: list[Term], vectors: Vectors) -> Nest:
     loops = [Loop(f"#{i}", n, False) for i, n in enumerate(form.shape)]
     if form.combine is not None:
         loops.append(Loop(f"#{len(loops)}", form.extent, True))
-    strides = [prod(form.shape[i + 1 :]) for i in range(len(form.shape))]
+    strides = [lay.numel(form.shape[i + 1 :]) for i in range(len(form.shape))]
     store = sum((axis(i) * s for i, s in enumerate(strides)), start=ex.ZERO)
     nest = new_nest(Nest(terms[-1].dtype, form.combine, loops, terms, [len(terms) - 1], [store]))
     nest.in_place = form.in_place
@@ -125,7 +132,7 @@ def new_nest(nest: Nest) -> Nest:
     """`nest` with the extents of its iterators known, and without loops of one round."""
     for term in nest.terms:
         if term.op == "gather":
-            nest.extents[gathered(term.args[0])] = max(1, term.extent)
+            nest.extents[gathered(term.args[0])] = term.extent or 1
     nest.extents |= {loop.name: loop.extent for loop in nest.loops}
     _drop_single(nest)
     return nest
@@ -134,7 +141,7 @@ def new_nest(nest: Nest) -> Nest:
 def _replace(nest: Nest, values: dict[str, Expr], loops: list[Loop]) -> None:
     """Rewrite all index expressions after a change of the loops."""
     nest.loops = loops
-    nest.extents |= {loop.name: loop.extent - loop.step + 1 for loop in loops}
+    nest.extents |= {loop.name: loop.starts for loop in loops}
     for term in nest.terms:
         term.address = ex.substitute(term.address, values, nest.extents)
     nest.stores = [ex.substitute(store, values, nest.extents) for store in nest.stores]
@@ -159,32 +166,40 @@ def _split_axes(nest: Nest, last_is_vector: bool) -> None:
             return
         position, inner = found
         loop = nest.loops[position]
-        high = Loop(f"{loop.name}h", loop.extent // inner, loop.reduced)
+        high = Loop(f"{loop.name}h", quotient(loop.extent, inner) or 1, loop.reduced)
         low = Loop(f"{loop.name}l", inner, loop.reduced)
         loops = [*nest.loops[:position], high, low, *nest.loops[position + 1 :]]
         _replace(nest, {loop.name: ex.var(high.name) * inner + ex.var(low.name)}, loops)
 
 
-def _find_split(nest: Nest, last_is_vector: bool) -> tuple[int, int] | None:
-    """(loop, extent of its inner part) such that a division by a constant goes away."""
+def quotient(a: Dim, b: Dim) -> Dim | None:
+    """`a / b` where `b` divides `a` at all values of the named dimensions, else None."""
+    whole, divisor = ex.as_expr(a), ex.as_expr(b)
+    return ex.as_dim(ex.floordiv(whole, divisor)) if ex.mod(whole, divisor) is ex.ZERO else None
+
+
+def _find_split(nest: Nest, last_is_vector: bool) -> tuple[int, Dim] | None:
+    """(loop, extent of its inner part) such that a division goes away."""
     positions = {loop.name: i for i, loop in enumerate(nest.loops)}
     last = len(nest.loops) - 1 if last_is_vector else nest.kept - 1
     for expression in _expressions(nest):
         for atom in _divisions(expression):
-            divisor = atom.den.constant
-            if divisor is None:
-                continue
             for product, coefficient in atom.num.terms:
-                if len(product) != 1 or not isinstance(product[0], ex.Var) or product[0].name not in positions:
+                names = [a.name for a in product if isinstance(a, ex.Var) and not ex.is_dim(a.name)]
+                if len(names) != 1 or names[0] not in positions or coefficient < 0:
                     continue
-                position = positions[product[0].name]
-                if position < nest.rows:
+                position, step = positions[names[0]], ex.const(coefficient)
+                for dim in product:
+                    if not isinstance(dim, ex.Var):
+                        step = ex.ZERO
+                    elif dim.name != names[0]:
+                        step = step * ex.var(dim.name)
+                if position < nest.rows or step is ex.ZERO:
                     continue
-                extent = nest.loops[position].extent
-                inner, left = divmod(divisor, coefficient) if coefficient > 0 else (0, 1)
-                if left or not 1 < inner < extent or extent % inner:
+                extent, inner = nest.loops[position].extent, quotient(ex.as_dim(atom.den), ex.as_dim(step))
+                if inner is None or inner in (1, extent) or not quotient(extent, inner):
                     continue
-                if position == last and inner < min(SHORT_AXIS, extent):
+                if isinstance(inner, int) and (inner < 1 or (position == last and inner < SHORT_AXIS)):
                     continue
                 return position, inner
     return None
@@ -204,13 +219,13 @@ def _merge_axes(nest: Nest) -> None:
         outer, inner = nest.loops[position : position + 2]
         together = (_taken_together(e, outer, inner, nest.extents) for e in _expressions(nest))
         if outer.reduced == inner.reduced and all(together):
-            merged = Loop(f"{inner.name}m", outer.extent * inner.extent, inner.reduced)
+            merged = Loop(f"{inner.name}m", lay.numel((outer.extent, inner.extent)), inner.reduced)
             values = {outer.name: ex.ZERO, inner.name: ex.var(merged.name)}
             _replace(nest, values, [*nest.loops[:position], merged, *nest.loops[position + 2 :]])
         position -= 1
 
 
-def _taken_together(expression: Expr, outer: Loop, inner: Loop, extents: dict[str, int]) -> bool:
+def _taken_together(expression: Expr, outer: Loop, inner: Loop, extents: dict[str, Dim]) -> bool:
     """Whether `expression` depends on the two iterators only through `outer*extent + inner`."""
     if not {outer.name, inner.name} & ex.variables(expression):
         return True
@@ -222,16 +237,21 @@ def _taken_together(expression: Expr, outer: Loop, inner: Loop, extents: dict[st
 
 def _widen_last(nest: Nest) -> None:
     """Merge a very short last axis of a map into its neighbour: lanes that gather beat loops of two or three rounds."""
-    while nest.combine is None and len(nest.loops) > 1 and nest.loops[-1].extent < 4:
+    while nest.combine is None and len(nest.loops) > 1 and is_short(nest.loops[-1].extent, 4):
         outer, inner = nest.loops[-2:]
-        merged = Loop(f"{inner.name}w", outer.extent * inner.extent, False)
-        together = ex.var(merged.name)
+        merged = Loop(f"{inner.name}w", lay.numel((outer.extent, inner.extent)), False)
+        together, short = ex.var(merged.name), ex.as_expr(inner.extent)
         nest.extents[merged.name] = merged.extent
         values = {
-            outer.name: ex.floordiv(together, ex.const(inner.extent), nest.extents),
-            inner.name: ex.mod(together, ex.const(inner.extent), nest.extents),
+            outer.name: ex.floordiv(together, short, nest.extents),
+            inner.name: ex.mod(together, short, nest.extents),
         }
         _replace(nest, values, [*nest.loops[:-2], merged])
+
+
+def is_short(extent: Dim, limit: int) -> bool:
+    """Whether an axis is known to have fewer than `limit` elements."""
+    return isinstance(extent, int) and extent < limit
 
 
 def _choose_vector(nest: Nest, inner_vector: bool) -> None:
@@ -253,12 +273,15 @@ def _block_transposed(nest: Nest) -> None:
     if nest.combine is not None or nest.vector is None or nest.in_place:
         return
     along = nest.loops[nest.vector]
+    if not isinstance(along.extent, int):
+        return
     for term in nest.terms:
         across = stride(term.address, along.name) if term.op == "load" else None
-        if across is None or abs(across) < BLOCK_ROWS:
+        if across is None or (isinstance(across, int) and abs(across) < BLOCK_ROWS):
             continue
         for loop in nest.loops[:-1]:
-            if stride(term.address, loop.name) in (1, -1) and loop.extent > BLOCK_ROWS:
+            long = isinstance(loop.extent, int) and loop.extent > BLOCK_ROWS
+            if stride(term.address, loop.name) in (1, -1) and long:
                 _block(nest, loop, along)
                 return
 
@@ -268,7 +291,7 @@ def _block(nest: Nest, rows: Loop, columns: Loop) -> None:
     inner: list[Loop] = []
     values: dict[str, Expr] = {}
     for loop, block in ((rows, BLOCK_ROWS), (columns, BLOCK_COLUMNS)):
-        if loop.extent <= block:
+        if is_short(loop.extent, block + 1):
             inner.append(loop)
             continue
         outer.append(Loop(f"{loop.name}b", loop.extent, False, block))
@@ -283,31 +306,24 @@ def _contiguous_lanes(nest: Nest, loop: Loop) -> int:
     lanes = 0
     for term in nest.terms:
         if term.op == "load" and stride(term.address, loop.name) == 1:
-            lanes += min(loop.extent, 16)
+            lanes += min(loop.extent, 16) if isinstance(loop.extent, int) else 16
     return lanes
 
 
-def stride(address: Expr, name: str) -> int | None:
-    """The constant coefficient of iterator `name` in `address`; None when the dependence is not affine."""
-    total = 0
-    for product, coefficient in address.terms:
-        if len(product) == 1 and isinstance(product[0], ex.Var) and product[0].name == name:
-            total += coefficient
-        elif any(name in _atom_variables(atom) for atom in product):
-            return None
-    return total
-
-
-def _atom_variables(atom: ex.Atom) -> frozenset[str]:
-    return frozenset((atom.name,)) if isinstance(atom, ex.Var) else ex.variables(atom.num) | ex.variables(atom.den)
+def stride(address: Expr, name: str) -> Dim | None:
+    """How far a step of iterator `name` moves `address`; None when that is not the same everywhere."""
+    step = ex.slope(address, name)
+    return None if step is None or ex.variables(step) - ex.dims_of(step) else ex.as_dim(step)
 
 
 def _choose_width(nest: Nest, vectors: Vectors) -> None:
     if nest.vector is None:
         return
-    extent = nest.loops[nest.vector].extent
+    known = nest.loops[nest.vector].extent
     wide = any(t.dtype.itemsize == 8 and t.op not in ("const", "position") for t in nest.terms)
-    nest.width = 1 << (min(extent, max(2, vectors.lanes // 2) if wide else vectors.lanes).bit_length() - 1)
+    most = max(2, vectors.lanes // 2) if wide else vectors.lanes
+    extent = known if isinstance(known, int) else 4 * most
+    nest.width = 1 << (min(extent, most).bit_length() - 1)
     if nest.combine is None:
         return
     weight = sum(_weight(t) for t in nest.terms)
@@ -326,21 +342,25 @@ def _jam_rows(nest: Nest, vectors: Vectors) -> None:
         return
     along = nest.loops[nest.vector].name
     loaded = [v for t in nest.terms if t.op == "load" and along in (v := ex.variables(t.address))]
-    shared = [x for x in nest.loops[: nest.kept - 1] if any(x.name not in names for names in loaded)]
+    shared = [
+        (x, x.extent)
+        for x in nest.loops[: nest.kept - 1]
+        if isinstance(x.extent, int) and any(x.name not in names for names in loaded)
+    ]
     weight = sum(_weight(t) for t in nest.terms)
     most = min(4, vectors.accumulators // nest.unroll, 128 // max(1, weight * nest.unroll))
     if not shared or most < 2:
         return
-    loop = shared[-1]
-    rows = min(most, loop.extent)
+    loop, extent = shared[-1]
+    rows = min(most, extent)
     jammed = Loop(f"{loop.name}j", loop.extent, False, rows)
     nest.loops[nest.loops.index(loop)] = jammed
-    nest.extents[jammed.name] = loop.extent - rows + 1
+    nest.extents[jammed.name] = jammed.starts
     terms, (root,), (store,) = nest.terms, nest.roots, nest.stores
     nest.terms, nest.roots, nest.stores = [], [], []
     known: dict[tuple[object, ...], int] = {}
     for row in range(rows):
-        here: dict[str, int | Expr] = {loop.name: ex.var(jammed.name) + row}
+        here: dict[str, Dim] = {loop.name: ex.var(jammed.name) + row}
         moved: list[int] = []
         for term in terms:
             args = tuple(moved[a] for a in term.args)
@@ -370,7 +390,7 @@ def place(nest: Nest) -> None:
             term.level = max(term.level, nest.terms[arg].level)
             term.vector |= nest.terms[arg].vector
         if term.op in ("load", "gather", "position"):
-            for name in ex.variables(term.address):
+            for name in ex.variables(term.address):  # named dimensions are known before all loops
                 if name in levels:
                     term.level = max(term.level, levels[name])
                     term.vector |= levels[name] == nest.vector
@@ -383,7 +403,7 @@ def variable_level(nest: Nest, names: Sequence[str] | frozenset[str]) -> tuple[i
         if name.startswith(GATHERED):
             term = nest.terms[int(name[len(GATHERED) :])]
             level, vector = max(level, term.level), vector or term.vector
-        else:
+        elif not ex.is_dim(name):
             at = next(i for i, loop in enumerate(nest.loops) if loop.name == name)
             level, vector = max(level, at), vector or at == nest.vector
     return level, vector

@@ -8,6 +8,7 @@ from typing import Any
 from workbench.ir import expr as ex
 from workbench.ir.dtype import DType
 from workbench.ir.expr import Expr
+from workbench.ir.layout import Dim
 from workbench.ir.llir import GATHERED, Apply, Body, GatherLoad, Immediate, Load, Position, Reduced
 
 
@@ -23,7 +24,7 @@ class Term:
     value: float | int | bool = 0
     buffer: int = -1
     address: Expr = ex.ZERO
-    extent: int = 0
+    extent: Dim = 0
     level: int = -1
     """The innermost loop that the value depends on; -1 when on none."""
     vector: bool = False
