@@ -13,6 +13,7 @@ import pytest
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
 from workbench.ir.dtype import BY_NAME
+from workbench.ir.layout import numel
 from workbench.ir.llir import (
     ALONG,
     Apply,
@@ -30,8 +31,8 @@ from workbench.ir.llir import (
 )
 from workbench.ir.ops import ELEMENTWISE
 from workbench.runtime.cpu.jit import compile_sources, host_vectors
-from workbench.runtime.cpu.native import result_shape
-from workbench.runtime.cpu.plan import plan_program
+from workbench.runtime.cpu.native import result_shape, sized_shape
+from workbench.runtime.cpu.plan import PlanTemplate
 from workbench.runtime.cpu.schedule import Vectors
 from workbench.runtime.protocol import NativeLaunch
 
@@ -52,7 +53,8 @@ def value_of(
             case Load(buffer, address, _):
                 return np.asarray(arrays[buffer][ex.evaluate(address, place)])
             case GatherLoad(buffer, address, index, extent, _):
-                chosen = np.clip(value_of(index, place, arrays, reduced).astype(np.int64), 0, extent - 1)
+                last = ex.evaluate(extent, place) - 1
+                chosen = np.clip(value_of(index, place, arrays, reduced).astype(np.int64), 0, last)
                 return np.asarray(arrays[buffer][ex.evaluate(address, {**place, "#g": chosen})])
             case Reduced(index, _):
                 return reduced[index]
@@ -83,33 +85,35 @@ def combined_over(full: np.ndarray, combine: str, dtype: np.dtype) -> np.ndarray
     return np.full(full.shape[:-1], least)
 
 
-def expected_of(kernel: MapKernel | ReduceKernel | RowKernel, arrays: Arrays, dtype: np.dtype) -> np.ndarray:
-    """The flat result of `kernel` over flat arrays; f32 sums are taken in f64."""
+def expected_of(
+    kernel: MapKernel | ReduceKernel | RowKernel, arrays: Arrays, dtype: np.dtype, dims: Mapping[str, int] | None = None
+) -> np.ndarray:
+    """The flat result of `kernel` over flat arrays, for values of the named dimensions; f32 sums are taken in f64."""
+    given = dims or {}
     if isinstance(kernel, RowKernel):
-        return row_of(kernel, arrays, dtype)
-    shape = kernel.iteration if isinstance(kernel, ReduceKernel) else kernel.shape
-    full = np.broadcast_to(value_of(kernel.body, places(shape), arrays), shape)
+        return row_of(kernel, arrays, dtype, given)
+    shape = sized_shape(kernel.iteration if isinstance(kernel, ReduceKernel) else kernel.shape, given)
+    full = np.broadcast_to(value_of(kernel.body, {**places(shape), **given}, arrays), shape)
     if isinstance(kernel, ReduceKernel):
         full = combined_over(full, kernel.combine, dtype)
     return np.ascontiguousarray(full).astype(dtype).reshape(-1)
 
 
-def row_of(kernel: RowKernel, arrays: Arrays, dtype: np.dtype) -> np.ndarray:
+def row_of(kernel: RowKernel, arrays: Arrays, dtype: np.dtype, dims: Mapping[str, int]) -> np.ndarray:
     """A row kernel: pass after pass over all rows at once."""
     reduced: list[np.ndarray] = []
+    rows, result = sized_shape(kernel.shape, dims), sized_shape(kernel.result, dims)
     for each in kernel.passes:
-        shape = (*kernel.shape, each.extent)
+        shape = (*rows, ex.sized(each.extent, dims))
         spread = [r[..., None] for r in reduced]
-        full = np.broadcast_to(value_of(each.body, places(shape, ALONG), arrays, spread), shape)
+        full = np.broadcast_to(value_of(each.body, {**places(shape, ALONG), **dims}, arrays, spread), shape)
         own = each.body.dtype.numpy
         reduced.append(np.asarray(combined_over(full, each.combine, own)).astype(own))
     if kernel.extent is None:
-        full = np.broadcast_to(value_of(kernel.body, places(kernel.shape), arrays, reduced), kernel.shape)
+        full = np.broadcast_to(value_of(kernel.body, {**places(rows), **dims}, arrays, reduced), rows)
     else:
         spread = [r[..., None] for r in reduced]
-        full = np.broadcast_to(
-            value_of(kernel.body, places(kernel.result, ALONG), arrays, spread), kernel.result
-        )
+        full = np.broadcast_to(value_of(kernel.body, {**places(result, ALONG), **dims}, arrays, spread), result)
     return np.ascontiguousarray(full).astype(dtype).reshape(-1)
 
 
@@ -126,8 +130,8 @@ def guarded(array: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def run_kernel() -> Callable[..., np.ndarray]:
-    """`run_kernel(kernel, arrays, dtype, vectors)`: the flat output of a compiled kernel whose out is buffer 0, written
-    for a processor with `vectors` (default: this one).
+    """`run_kernel(kernel, arrays, dtype, vectors, dims)`: the flat output of a compiled kernel whose out is buffer 0,
+    written for a processor with `vectors` (default: this one), at values of the named dimensions.
 
     Inputs end at a guard page; bytes around the output must not change."""
 
@@ -136,24 +140,27 @@ def run_kernel() -> Callable[..., np.ndarray]:
         arrays: Arrays,
         dtype: np.dtype,
         vectors: Vectors | None = None,
+        dims: Mapping[str, int] | None = None,
     ) -> np.ndarray:
-        count = int(np.prod(result_shape(kernel), dtype=np.int64))
+        given = dims or {}
+        count = int(np.prod(sized_shape(result_shape(kernel), given), dtype=np.int64))
         by_numpy = {d.numpy: d for d in BY_NAME.values()}
-        buffers = [Buffer(0, by_numpy[dtype], count, "output", 0)]
+        buffers = [Buffer(0, by_numpy[dtype], numel(result_shape(kernel)), "output", 0)]
         for i in sorted(arrays):
             buffers.append(Buffer(i, by_numpy[arrays[i].dtype], arrays[i].size, "input", 0))
-        plan = plan_program(Program(buffers, [kernel], [0]), {}, vectors or host_vectors())
+        plan = PlanTemplate(Program(buffers, [kernel], [0]), {}, vectors or host_vectors()).plan(given)
         if not plan.launches:
             return np.empty(0, dtype)
         (launch,) = plan.launches
         assert isinstance(launch, NativeLaunch)
-        functions, _ = compile_sources({launch.source: (plan.sources[launch.source], len(launch.buffers))})
+        arguments = len(launch.buffers) + len(launch.sizes)
+        functions, _ = compile_sources({launch.source: (plan.sources[launch.source], arguments)})
         margin = 128
         nbytes = count * dtype.itemsize
         memory = np.full(nbytes + 2 * margin, CANARY, np.uint8)
         held = {i: guarded(a) for i, a in arrays.items()}
         places = {0: memory.ctypes.data + margin} | {i: a.ctypes.data for i, a in held.items()}
-        functions[launch.source](*(places[b] for b in launch.buffers))
+        functions[launch.source](*(places[b] for b in launch.buffers), *launch.sizes)
         assert (memory[:margin] == CANARY).all()
         assert (memory[margin + nbytes :] == CANARY).all()
         return memory[margin : margin + nbytes].copy().view(dtype)
@@ -163,5 +170,5 @@ def run_kernel() -> Callable[..., np.ndarray]:
 
 @pytest.fixture(scope="session")
 def expected_kernel() -> Callable[..., np.ndarray]:
-    """`expected_kernel(kernel, arrays, dtype)`: the same by the definition of LLIR."""
+    """`expected_kernel(kernel, arrays, dtype, dims)`: the same by the definition of LLIR."""
     return expected_of

@@ -75,7 +75,7 @@ class CpuLoaded:
         self.plan = plan
         self.threads = threads
         native = [launch for launch in plan.launches if isinstance(launch, NativeLaunch)]
-        sources = {launch.source: (plan.sources[launch.source], len(launch.buffers) + len(launch.sizes)) for launch in native}
+        sources = {x.source: (plan.sources[x.source], len(x.buffers) + len(x.sizes)) for x in native}
         self._functions, self.compile_seconds = compile_sources(sources)
         self._shared = shared
         self._arena = _aligned_bytes(plan.arena_bytes) if shared is None else shared.memory(plan.arena_bytes)

@@ -1,8 +1,8 @@
 """Generated kernels: from LLIR to code and to what a launch of it needs, for one or for all values of the named
 dimensions that it depends on.
 
-Code for all values is written for sizes from 1 on. What else must hold (see `NativeTemplate.suits`) is looked at for the
-values at hand; where it does not, the kernel is written again for those values.
+Code for all values is written for sizes from 1 on. Whether those are (`NativeTemplate.suits`) is looked at for the
+values at hand; where they are not, the kernel is written again for those values.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class NativeTemplate:
     """Divisors that depend on dimensions."""
 
     def suits(self, dims: Mapping[str, int]) -> bool:
-        """Whether the code is right for these values: nothing that it goes over, gathers from or divides by is empty."""
+        """Whether the code is right for these values: nothing that it goes over, gathers from or divides by is 0."""
         sizes = chain(self.divisors, *(part.extents.values() for part in self.parts))
         gathers = (term.extent for part in self.parts for term in part.terms if term.op == "gather")
         return all(ex.sized(size, dims) >= 1 for size in chain(sizes, gathers))
