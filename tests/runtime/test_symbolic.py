@@ -52,6 +52,7 @@ from workbench.ir.llir import (
 )
 from workbench.runtime import get_runtime
 from workbench.runtime.arena import plan_arena
+from workbench.runtime.cpu.builder import REGISTER
 from workbench.runtime.cpu.jit import host_vectors, kernels_compiled
 from workbench.runtime.cpu.plan import PlanTemplate
 from workbench.runtime.cpu.schedule import Vectors
@@ -59,7 +60,7 @@ from workbench.runtime.cpu.schedule import Vectors
 RunKernel = Callable[..., np.ndarray]
 N, M = ex.var("n"), ex.var("m")
 LENGTHS = (1, 7, 15, 16, 17, 128)
-DTYPES = (dt.F32, dt.F64, dt.I32, dt.I64, dt.BOOL)
+DTYPES = tuple(REGISTER)
 SIZES: tuple[Dim, ...] = (N, N, M, 1, 3, 4, 16, N * 2, N * 16, N + 1, N * M)
 SMALL = st.sampled_from((1, 1, 2, 3, 7, 8, 15, 16, 17, 33, 40))
 LARGEST = 8000
