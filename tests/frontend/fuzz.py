@@ -1,7 +1,8 @@
 """Mutated and made-up models, and what becomes of each: read, or refused in one line. Nothing else may happen.
 
 `python -m tests.frontend.fuzz [--inputs N] [--seed S] [--seconds T]` tries N models in a child process whose memory is
-limited and that is killed when one model takes too long, and prints how many ended how."""
+limited and that is killed when one model takes too long, and prints how many ended how, and the most memory that one
+of them took."""
 
 from __future__ import annotations
 
@@ -25,8 +26,11 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 SEEDS = ("mlp_ts17", "mlp_dynbatch_ts17", "llama3_tiny_4l_dynamo", "vit_tiny_4l_ts17")
-ROOM = 192 << 20
-"""Bytes that a child may take beyond what it has at its start, where ten times the model is less."""
+ROOM = 16 << 20
+"""Bytes that one model may take, where ten times its size is less: the graph of a small model is larger than the model,
+and code that is run for the first time is loaded."""
+ADDRESSES = 128 << 20
+"""Bytes of address space beyond that: allocators ask for more than is used."""
 PATIENCE = 60
 """Seconds without a word from the child that count as a hang."""
 
@@ -346,20 +350,35 @@ def child(first: int, count: int) -> None:
         path = Path(folder) / "model.onnx"
         path.write_bytes(seed_model(SEEDS[0]))
         outcome(path)  # whatever is imported late is there now
-        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         for seed in range(first, first + count):
             kind, content = fuzzed(seed)
             path.write_bytes(content)
-            limit = held + max(ROOM, 10 * len(content))
+            room = max(ROOM, 10 * len(content))
+            limit = _memory("VmSize") + room + ADDRESSES
+            Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+            before = _memory("VmHWM")
             resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
             print(json.dumps([seed, kind]), flush=True)
             result = outcome(path)
             resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            print(json.dumps([seed, kind, result]), flush=True)
+            took = _memory("VmHWM") - before
+            if took > room:
+                result = f"{took >> 20} MB of memory for {len(content) >> 10} KB"
+            print(json.dumps([seed, kind, result, took]), flush=True)
 
 
-def results(first: int, count: int) -> Iterator[tuple[int, str, str]]:
-    """(number, kind, outcome) of each model; a child that hangs or dies is replaced by one that goes on behind it."""
+def _memory(entry: str) -> int:
+    """An entry of the process' status, in bytes: VmSize, or VmHWM, the most resident memory."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{entry}:")[2].split(maxsplit=1)[0]) << 10
+
+
+Result = tuple[int, str, str, int]
+"""The number of a model, its kind, what became of it, and the bytes of memory that it took at most."""
+
+
+def results(first: int, count: int) -> Iterator[Result]:
+    """What became of each model; a child that hangs or dies is replaced by one that goes on behind it."""
     end = first + count
     while first < end:
         process = subprocess.Popen(
@@ -377,7 +396,7 @@ def results(first: int, count: int) -> Iterator[tuple[int, str, str]]:
             if process.returncode:
                 raise RuntimeError(f"no model could be made: {done.ended}")
             return
-        yield (*done.pending, done.ended)
+        yield (*done.pending, done.ended, 0)
         first = done.pending[0] + 1
 
 
@@ -389,7 +408,7 @@ class _Told:
         self.pending: tuple[int, str] | None = None
         self.ended = ""
 
-    def __iter__(self) -> Iterator[tuple[int, str, str]]:
+    def __iter__(self) -> Iterator[Result]:
         import select
 
         assert self.process.stdout is not None
@@ -407,7 +426,7 @@ class _Told:
             seed, kind, *result = json.loads(line)
             if result:
                 self.pending = None
-                yield seed, kind, result[0]
+                yield seed, kind, *result
             else:
                 self.pending = (seed, kind)
 
@@ -425,18 +444,20 @@ def main(arguments: list[str]) -> int:
         return 0
     counts: Counter[tuple[str, str]] = Counter()
     bad: dict[str, list[int]] = {}
+    most: dict[str, int] = {}
     began = time.monotonic()
-    for seed, kind, result in results(options.seed, options.inputs):
+    for seed, kind, result, took in results(options.seed, options.inputs):
         if time.monotonic() - began > options.seconds:
             break
         fine = result in ("read", "refused")
         counts[kind, result if fine else "BAD"] += 1
+        most[kind] = max(most.get(kind, 0), took)
         if not fine:
             bad.setdefault(result, []).append(seed)
-    print(f"{'kind':14}{'tried':>8}{'read':>8}{'refused':>9}{'bad':>6}")
+    print(f"{'kind':14}{'tried':>8}{'read':>8}{'refused':>9}{'bad':>6}{'most memory':>15}")
     for kind in sorted({kind for kind, _ in counts}):
         read, refused, wrong = (counts[kind, result] for result in ("read", "refused", "BAD"))
-        print(f"{kind:14}{read + refused + wrong:8}{read:8}{refused:9}{wrong:6}")
+        print(f"{kind:14}{read + refused + wrong:8}{read:8}{refused:9}{wrong:6}{most[kind] / 2**20:12.1f} MB")
     print(f"{'all':14}{sum(counts.values()):8}")
     for result, seeds in sorted(bad.items(), key=lambda item: -len(item[1])):
         print(f"{len(seeds):5} x {result}   (model {', '.join(map(str, seeds[:4]))})")

@@ -21,7 +21,7 @@ COUNT = 360
 def test_no_mutated_model_does_more_than_be_refused() -> None:
     found: dict[str, set[str]] = defaultdict(set)
     bad = []
-    for seed, kind, result in results(0, COUNT):
+    for seed, kind, result, _ in results(0, COUNT):
         found[kind].add(result)
         if result not in ("read", "refused"):
             bad.append((seed, kind, result))
