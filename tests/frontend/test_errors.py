@@ -130,7 +130,7 @@ def test_names_that_clash(
     ("made", "inputs", "known", "text"),
     [
         (node("Add", ["x", "w"], ["y"], name="n"), X, {"w": np.ones(4, np.float32)}, "broadcast [2, 3] with [4]"),
-        (node("Add", ["x", "w"], ["y"], name="n"), X, {"w": np.ones(3)}, "different types, f32 and f64"),
+        (node("Add", ["x", "w"], ["y"], name="n"), X, {"w": np.ones(3)}, "input 1 is double, one before it float"),
         (node("MatMul", ["x", "w"], ["y"], name="n"), X, {"w": np.ones((4, 5), np.float32)}, "cannot contract"),
         (node("Reshape", ["x", "w"], ["y"], name="n"), X, {"w": np.array([4, -1])}, "element counts differ"),
         (node("Transpose", ["x"], ["y"], name="n", perm=[0, 0]), X, {}, "no order of the axes"),
@@ -202,3 +202,20 @@ def test_the_table_lists_versions() -> None:
     table = {(domain, name): versions for domain, name, versions in supported_operators()}
     assert table["", "Softmax"] == (1, 13)
     assert table["luminal", "GraphBreak"] == (1,)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (node("Softmax", ["i"], ["y"]), "input 0 is int64; it may be"),
+        (node("Add", ["x", "i"], ["y"]), "input 1 is int64, one before it float"),
+        (node("Gather", ["x", "x"], ["y"]), "input 1 is float; it may be int32, int64"),
+        (node("SpaceToDepth", ["x"], ["y"], blocksize=-1), "a result of shape"),
+    ],
+)
+def test_types_and_extents_that_cannot_be_are_refused(
+    made: onnx.NodeProto, text: str, write_model: Callable[..., Path]
+) -> None:
+    inputs = {"x": (np.float32, (1, 2, 4, 4)), "i": (np.int64, (1, 2, 4, 4))}
+    with pytest.raises(ModelError, match=text):
+        import_model(write_model([made], inputs))

@@ -212,3 +212,12 @@ def test_tanh_keeps_the_digits_of_a_small_argument(write_model: Callable[..., Pa
     x = np.float32(10.0) ** np.arange(-6, 1, 0.25, dtype=np.float32)
     path = write_model([helper.make_node("Tanh", ["x"], ["y"])], {"x": x})
     np.testing.assert_allclose(interpret(import_model(path).graph, {"x": x})["y"], np.tanh(x), rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+def test_integers_are_reduced_through_floats(name: str, write_model: Callable[..., Path]) -> None:
+    x = np.array([[3, 4], [6, 8]])
+    made = helper.make_node(name, ["x"], ["y"], axes=[1], keepdims=0)
+    graph = import_model(write_model([made], {"x": x}, opset=13)).graph
+    wanted = {"ReduceL2": [5, 10], "ReduceLogSum": [1, 2], "ReduceLogSumExp": [4, 8]}[name]
+    assert interpret(graph, {"x": x})["y"].tolist() == wanted

@@ -39,7 +39,7 @@ from workbench.ir import dtype as dt
 from workbench.ir import interpret, llir, ops
 from workbench.ir import layout as lay
 from workbench.ir.dtype import DType
-from workbench.ir.expr import var
+from workbench.ir.expr import ZERO, var
 from workbench.ir.hlir import Graph, Operand
 from workbench.ir.llir import GemmCall, MapKernel, Program, RowKernel
 from workbench.runtime import get_runtime
@@ -292,6 +292,20 @@ def test_one_kernel_takes_the_place_of_one_result(saturator: Saturator) -> None:
     program = extracted(case, genome)
     assert sum(isinstance(k, MapKernel) and k.in_place is not None for k in program.kernels) == 1
     run_and_compare(case, program)
+
+
+def test_a_result_read_whole_over_spaces_of_two_ranks_stays_two_elements(saturator: Saturator) -> None:
+    """A product, and the sum of all of it: one reads its rows, the other all elements in one row."""
+    graph = Graph()
+    x, weight = graph.add(ops.Input("x"), [], (1, 6, 8), dt.F32), graph.add(ops.Input("w"), [], (8, 20), dt.F32)
+    product = linear(graph, x, weight)
+    total = graph.add(ops.Reduce("SumReduce"), [Operand(product.id, lay.contiguous((120,)))], (), dt.F32)
+    everywhere = Operand(total.id, lay.Layout((1, 6, 20), (ZERO, ZERO, ZERO)))
+    made = graph.add(ops.Elementwise("Mul"), [whole(product), everywhere], product.shape, dt.F32)
+    graph.add(ops.Output("y"), [whole(made)], made.shape, dt.F32)
+    case = saturated(saturator, graph)
+    for wanted in (("InPlace", "Inline"), ("Load",), ("RowSum", "InPlace", "Inline")):
+        run_and_compare(case, extracted(case, _choosing(case, wanted)))
 
 
 def test_another_dtype_is_no_place(saturator: Saturator) -> None:

@@ -15,6 +15,7 @@ from workbench.frontend.values import (
     Value,
     View,
     broadcast,
+    check_extents,
     dtype_of,
     graph_dtype,
     half_of,
@@ -101,7 +102,8 @@ class Builder:
         return found
 
     def unique_node(self, op: Op, edges: tuple[Operand, ...], shape: Shape, dtype: DType) -> View:
-        """A new node, whether or not an equal one exists."""
+        """A new node, whether or not an equal one exists. Raises ValueError for a negative extent."""
+        check_extents(shape)
         made = Node(len(self.nodes), op, edges, shape, dtype, self.label)
         self.nodes.append(made)
         return View(made.id, lay.contiguous(shape), dtype)

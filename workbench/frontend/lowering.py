@@ -14,8 +14,17 @@ from workbench.frontend.model_file import OnnxNode, body_nodes, node_name, place
 from workbench.frontend.opaque import OpaqueOperators
 from workbench.frontend.registry import Operator, find, foldable, standard
 from workbench.frontend.scope import Scope
+from workbench.frontend.signature import check_types
 from workbench.frontend.tensors import TensorReader
-from workbench.frontend.values import SUPPORTED, NotLoweredError, Value, graph_dtype, is_float
+from workbench.frontend.values import (
+    SUPPORTED,
+    NotLoweredError,
+    Value,
+    View,
+    check_extents,
+    graph_dtype,
+    is_float,
+)
 from workbench.ir.hlir import ExternalData
 
 MOST_INNER_NODES = 50_000
@@ -69,6 +78,9 @@ class Lowering:
         try:
             inputs = [self.value(name, scope) for name in node.input]
             results = self._results(node, inputs, scope)
+            for result in results:
+                if isinstance(result, View):
+                    check_extents(result.layout.shape)
         except ModelError as error:
             error.message = printable(error.message, _LONGEST_TEXT)  # operators quote what attributes say
             raise error.at(place(node)) from error.__cause__
@@ -84,7 +96,9 @@ class Lowering:
                 scope.values[name] = result
 
     def _results(self, node: OnnxNode, inputs: list[Value | None], scope: Scope) -> tuple[Value | None, ...]:
-        row = find(node.domain, node.op_type, scope.opset(node.domain))
+        opset = scope.opset(node.domain)
+        check_types(node.domain, node.op_type, opset, inputs)
+        row = find(node.domain, node.op_type, opset)
         try:
             given = half.widened(self.builder, node, inputs)
             if row is not None:
@@ -93,7 +107,7 @@ class Lowering:
                 results = self._defined(node, given, scope)
             if given is inputs:
                 return results
-            return half.narrowed(self.builder, node, scope.opset(node.domain), inputs, results)
+            return half.narrowed(self.builder, node, opset, inputs, results)
         except NotLoweredError:
             if self.opaque is None or self._depth:
                 raise

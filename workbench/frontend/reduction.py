@@ -86,14 +86,26 @@ def _l1(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     return total(b, ar.absolute(b, x), axes)
 
 
+def _in_floats(over: OverAxes) -> OverAxes:
+    """`over` for integers as well: computed as of float64, and cut off."""
+
+    def of_any(b: Builder, x: Value, axes: Sequence[int]) -> Value:
+        return over(b, x, axes) if is_float(x) else b.cast(over(b, b.cast(x, np.float64), axes), dtype_of(x))
+
+    return of_any
+
+
+@_in_floats
 def _l2(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     return b.unary("Sqrt", _sum_square(b, x, axes))
 
 
+@_in_floats
 def _log_sum(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     return ar.log(b, total(b, x, axes))
 
 
+@_in_floats
 def _log_sum_exp(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     peak = greatest(b, x, axes)
     shape = tuple(1 if a in axes else d for a, d in enumerate(shape_of(x)))

@@ -57,6 +57,13 @@ def shape_of(x: Value) -> Shape:
     return x.layout.shape if isinstance(x, View) else x.shape
 
 
+def check_extents(shape: Shape) -> None:
+    """Raise ValueError for a negative extent."""
+    for d in shape:
+        if d.__class__ is int and d < 0:
+            raise ValueError(f"a result of shape {lay.show(shape)}")
+
+
 def rank_of(x: Value) -> int:
     """The number of axes of `x`."""
     return len(shape_of(x))

@@ -287,9 +287,8 @@ class _Extraction:
                 return self._keep(element, op, children, index)
             case "InPlace":
                 buffer = self.buffers[self.buffer(children[0])]
-                strides, offset = self._load_of(element, children[0])
                 self.given_up[buffer.id] = element
-                return llir.Load(buffer.id, self._address(strides, offset, index), buffer.dtype)
+                return llir.Load(buffer.id, self._address(children[1], children[2], index), buffer.dtype)
             case "EIota":
                 position = ZERO
                 for at, step in zip(index, _row_major_steps(space), strict=True):
@@ -336,14 +335,6 @@ class _Extraction:
                 return llir.Reduced(at, body.dtype)
         self.kept.append(kept)
         return llir.Reduced(len(self.kept) - 1, body.dtype)
-
-    def _load_of(self, element: int, buffer: int) -> tuple[int, int]:
-        """Strides and offset of the load of `buffer` that stands in an e-class."""
-        for node in self.snapshot.nodes_of[element]:
-            children = self.snapshot.children(node)
-            if self.snapshot.op(node) == "Load" and children[0] == buffer:
-                return children[1], children[2]
-        raise AssertionError("a placement stands beside the load that it replaces")
 
     def _producer(self, element: int) -> int:
         """The IR e-class whose load an Inline stands in for."""

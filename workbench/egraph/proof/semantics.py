@@ -292,7 +292,10 @@ class Meaning:
                 value = self.buffer(children[0])
                 if value.size != _count(space):
                     raise Meaningless(f"{value.size} elements in place over a space of {_count(space)}")
-                return value.reshape(space)
+                found = self._read(value.reshape(-1), snapshot.shape(children[1]), snapshot.expr(children[2]), space)
+                if found.tobytes() != value.tobytes():
+                    raise Meaningless("elements in place in another order than their buffer's")
+                return found
             case _ if op[:1] == "E" and op[1:] in ops.ELEMENTWISE:
                 return self._apply(op[1:], [self.element(c, space) for c in children])
             case _:
