@@ -13,10 +13,15 @@ from workbench.ir.dtype import DType
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """|got - expected| may be `atol_scale * max|expected| + rtol * |expected|`."""
+    """|got - expected| may be `atol_scale * max|expected| + rtol * |expected|`; `dtype` is the name of the one that
+    explains it."""
 
     rtol: float
     atol_scale: float
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.atol_scale:.2g} relative, {self.dtype}" if self.atol_scale else f"none, {self.dtype}"
 
 
 ROUNDINGS = 64
@@ -24,7 +29,6 @@ ROUNDINGS = 64
 roundings add up like their square root (N. Higham and T. Mary, A new approach to probabilistic rounding error analysis,
 2019)."""
 
-EXACT = Tolerance(0.0, 0.0)
 _WIDE = {dt.F32: 1e-4, dt.F64: 1e-9}
 """Thousands of unit roundoffs: sums of many terms in another order, and polynomials, fit well within."""
 
@@ -32,9 +36,9 @@ _WIDE = {dt.F32: 1e-4, dt.F64: 1e-9}
 def default_tolerance(dtype: DType) -> Tolerance:
     """The tolerance for results of `dtype`; integers and booleans must be exact."""
     if not dtype.is_float:
-        return EXACT
+        return Tolerance(0.0, 0.0, dtype.name)
     allowed = _WIDE[dtype] if dtype in _WIDE else math.sqrt(ROUNDINGS) * dt.unit_roundoff(dtype)
-    return Tolerance(allowed, allowed)
+    return Tolerance(allowed, allowed, dtype.name)
 
 
 def compare(got: np.ndarray, expected: np.ndarray, rtol: float, atol_scale: float) -> tuple[bool, float, float]:

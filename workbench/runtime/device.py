@@ -21,6 +21,7 @@ import numpy as np
 
 from workbench import frames
 from workbench.errors import WorkbenchError
+from workbench.runtime.compare import Tolerance
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
 from workbench.runtime.wire import (
     Answer,
@@ -68,7 +69,7 @@ class _LostWorkerError(Exception):
 class _Binding:
     arrays: Mapping[str, np.ndarray]
     expected: Sequence[np.ndarray]
-    tolerance: tuple[float, float] | None
+    tolerances: tuple[Tolerance, ...]
 
 
 class DeviceWorker:
@@ -93,17 +94,18 @@ class DeviceWorker:
         key: str,
         arrays: Mapping[str, np.ndarray],
         expected: Sequence[np.ndarray] = (),
-        tolerance: tuple[float, float] | None = None,
+        tolerances: Sequence[Tolerance] = (),
     ) -> None:
         """Keep named arrays and the expected outputs (in the plans' order) under `key`; they are sent when needed.
 
-        `tolerance` is (rtol, atol_scale); None takes the dtype's own. Raises WorkbenchError for an unknown dtype."""
+        `tolerances` say what each may be off by; without, their dtypes do. Raises WorkbenchError for an unknown
+        dtype."""
         from workbench.runtime.worker import header_of
 
         for name, array in [*arrays.items(), *((f"output {i}", a) for i, a in enumerate(expected))]:
             header_of(name, array)
         with self._lock:
-            self._bound[key] = _Binding(dict(arrays), tuple(expected), tolerance)
+            self._bound[key] = _Binding(dict(arrays), tuple(expected), tuple(tolerances))
             self._sent.discard(key)
 
     def evaluate(
@@ -174,7 +176,7 @@ class DeviceWorker:
         bound = self._bound[key]
         arrays = tuple(header_of(name, array) for name, array in bound.arrays.items())
         expected = tuple(header_of(f"output {i}", a) for i, a in enumerate(bound.expected))
-        self._send(Bind(key, arrays, expected, bound.tolerance), [*bound.arrays.values(), *bound.expected])
+        self._send(Bind(key, arrays, expected, bound.tolerances), [*bound.arrays.values(), *bound.expected])
         answer = self._answer("start")
         assert isinstance(answer, Bound)
         self._sent.add(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from workbench.runtime.compare import Tolerance
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
 
 
@@ -17,13 +18,13 @@ class ArrayHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Bind(msgspec.Struct, frozen=True, tag="bind"):
-    """Keep arrays under `key`. `expected` are the outputs in the plans' order (empty: do not verify); `tolerance` is
-    (rtol, atol_scale), or None for the dtype's own."""
+    """Keep arrays under `key`. `expected` are the outputs in the plans' order (empty: do not verify), and
+    `tolerances` what each may be off by (empty: what their dtypes allow)."""
 
     key: str
     arrays: tuple[ArrayHeader, ...]
     expected: tuple[ArrayHeader, ...]
-    tolerance: tuple[float, float] | None
+    tolerances: tuple[Tolerance, ...]
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):

@@ -23,7 +23,7 @@ from workbench import frames
 from workbench.errors import WorkbenchError
 from workbench.ir.dtype import BY_NAME, from_numpy
 from workbench.runtime import get_runtime
-from workbench.runtime.compare import compare, default_tolerance
+from workbench.runtime.compare import Tolerance, compare, default_tolerance
 from workbench.runtime.protocol import Loaded, Plan, Profile, ProfileOptions, Rejection, Runtime
 from workbench.runtime.wire import (
     Answer,
@@ -51,7 +51,7 @@ class BoundArrays:
 
     arrays: Mapping[str, np.ndarray]
     expected: tuple[np.ndarray, ...]
-    tolerance: tuple[float, float] | None
+    tolerances: tuple[Tolerance, ...]
 
 
 class Worker:
@@ -71,7 +71,7 @@ class Worker:
                 case Bind() as request:
                     arrays = {h.name: self._read_array(h) for h in request.arrays}
                     expected = tuple(self._read_array(h) for h in request.expected)
-                    self._bound[request.key] = BoundArrays(arrays, expected, request.tolerance)
+                    self._bound[request.key] = BoundArrays(arrays, expected, request.tolerances)
                     self._answer(Bound())
                 case Evaluate() as request:
                     self._answer(self._evaluate(request))
@@ -144,11 +144,11 @@ def check_outputs(plan: Plan, outputs: list[np.ndarray], bound: BoundArrays) -> 
     max_abs = max_rel = 0.0
     for position, (got, expected) in enumerate(zip(outputs, bound.expected, strict=False)):
         dtype = BY_NAME[plan.buffers[plan.outputs[position]].dtype]
-        own = default_tolerance(dtype)
-        rtol, atol_scale = bound.tolerance or (own.rtol, own.atol_scale)
-        ok, worst, relative = compare(got, expected, rtol, atol_scale)
+        allowed = bound.tolerances[position] if bound.tolerances else default_tolerance(dtype)
+        ok, worst, relative = compare(got, expected, allowed.rtol, allowed.atol_scale)
         if not ok:
             detail = f"output {position} is off by {worst:.3g}, {relative:.3g} of its largest value"
+            detail += f" (allowed: {allowed})"
             return Rejection("verify", "wrong", detail), worst, relative
         max_abs, max_rel = max(max_abs, worst), max(max_rel, relative)
     return None, max_abs, max_rel

@@ -242,12 +242,14 @@ class KernelRow(msgspec.Struct, frozen=True):
 
 class Verified(Event, frozen=True, kw_only=True, tag="verified"):
     """The stitched program against the interpreter (and expected outputs where given). Errors are absolute, and
-    relative to the largest expected magnitude of the output."""
+    relative to the largest expected magnitude of the output; `tolerance` says how far off the least exact output may
+    be (`0.0039 relative, f16`)."""
 
     ok: bool
     max_abs_err: float
     max_rel_err: float
     reference: str
+    tolerance: str = ""
 
 
 class Measured(Event, frozen=True, kw_only=True, tag="measured"):

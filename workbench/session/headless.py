@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import InputError, WorkbenchError, printable
+from workbench.ir.dtype import BF16, from_numpy
 from workbench.session import events as ev
 from workbench.session import known
 from workbench.session.artifacts import DEFAULT_DIRECTORY
@@ -23,7 +24,7 @@ from workbench.session.saturation import digest_of
 from workbench.session.session import CompileSession, Stopped
 from workbench.session.spec import SessionSpec
 from workbench.session.store import check_writable, write_file
-from workbench.session.verification import WrongResult, compare_outputs
+from workbench.session.verification import WrongResult, compare_outputs, tolerances
 
 
 class Interrupted(WorkbenchError):
@@ -82,7 +83,8 @@ def run_model(
             session.saturate()
             session.search()
         outputs = session.stitch().run(given.inputs)
-        ok, _, worst = compare_outputs(outputs, given.outputs)
+        allowed = tolerances(graph)
+        ok, _, worst = compare_outputs(outputs, given.outputs, allowed)
         _write_npz(Path(destination), outputs)
         session.emit(ev.SessionFinished(ok=ok, seconds=session.view.now, report=""))
     summary: dict[str, Any] = {"outputs": {printable(n): list(a.shape) for n, a in outputs.items()}}
@@ -91,7 +93,10 @@ def run_model(
         summary["max_rel_err"] = worst
     if ok:
         return summary, None
-    return summary, WrongResult(f"the outputs differ from those in {printable(source)}: relative error {worst:.3g}")
+    loosest = max((allowed[name] for name in given.outputs), key=lambda t: t.atol_scale)
+    return summary, WrongResult(
+        f"the outputs differ from those in {printable(source)}: relative error {worst:.3g} (allowed: {loosest})"
+    )
 
 
 def _check_destination(path: Path) -> None:
@@ -113,12 +118,14 @@ def _recall(session: CompileSession) -> bool:
 
 
 def _write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """As np.savez, which takes names as keywords: an output called `file` would not do."""
+    """As np.savez, which takes names as keywords: an output called `file` would not do. bf16, which the format lacks,
+    goes as f32."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+                kept = array.astype(np.float32) if from_numpy(array.dtype) is BF16 else np.asanyarray(array)
+                np.lib.format.write_array(member, kept, allow_pickle=False)
     write_file(path, data.getvalue())
 
 

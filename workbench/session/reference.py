@@ -15,6 +15,7 @@ from workbench.errors import InputError, printable
 from workbench.frontend import load_constant
 from workbench.ir import expr as ex
 from workbench.ir import ops
+from workbench.ir.dtype import BF16, DType, convert
 from workbench.ir.hlir import Graph, Node, shape_values
 from workbench.ir.interpret import evaluate
 from workbench.ir.layout import show
@@ -177,6 +178,7 @@ def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[s
             array = np.asarray(inputs[name])
         except ValueError:
             raise InputError(f"input '{printable(name)}' is no array: its rows differ in length") from None
+        array = _in_half(array, node.dtype)
         if array.dtype != node.dtype.numpy:
             raise InputError(f"input '{printable(name)}' is {array.dtype}, the model takes {node.dtype.numpy}")
         if array.ndim != len(node.shape):
@@ -196,6 +198,14 @@ def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[s
         if checked[name].shape != shape_values(node.shape, dims):
             raise _wrong_shape(name, checked[name], node)
     return checked, dims
+
+
+def _in_half(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """An array for an input in half precision: f32 is rounded, and bf16 that went through an .npz, which keeps its bits
+    and not its name, is taken for what it is."""
+    if dtype.is_half and array.dtype == np.float32:
+        return convert(array, dtype.numpy)
+    return array.view(dtype.numpy) if dtype is BF16 and array.dtype == np.dtype("V2") else array
 
 
 def _plain_symbol(dim: object) -> str | None:

@@ -62,6 +62,7 @@ def run_report(view: SessionView) -> dict[str, Any]:
             "ok": v.ok,
             "max_abs_err": v.max_abs_err,
             "max_rel_err": v.max_rel_err,
+            "tolerance": v.tolerance,
             "reference": v.reference,
         }
     if view.measured:
@@ -170,7 +171,7 @@ def as_text(report: dict[str, Any]) -> str:
         word = "right" if verify["ok"] else "WRONG"
         lines.append(
             f"  {word}: max abs error {verify['max_abs_err']:.3g}, relative {verify['max_rel_err']:.3g}, "
-            f"against the {verify['reference']}"
+            f"against the {verify['reference']}{_allowed(verify)}"
         )
     if latency:
         lines.append(
@@ -182,6 +183,11 @@ def as_text(report: dict[str, Any]) -> str:
     lines.append(f"  seconds: {stages}  other {other:.2f}  total {total:.2f}")
     lines.append(f"  session {report['session']}")
     return "\n".join(lines)
+
+
+def _allowed(verify: dict[str, Any]) -> str:
+    """What the errors may be; reports of earlier versions do not say."""
+    return f" (allowed: {verify['tolerance']})" if verify.get("tolerance") else ""
 
 
 def _ms(value: float | None) -> str:

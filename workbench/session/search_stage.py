@@ -24,6 +24,7 @@ from workbench.search.strategies import make_strategy
 from workbench.session import events as ev
 from workbench.session.executable import custom_op_table
 from workbench.session.leading import forget_leading, keep_leading
+from workbench.session.tolerances import tolerance
 
 if TYPE_CHECKING:
     from workbench.runtime.device import DeviceWorker
@@ -57,7 +58,9 @@ class _DeviceEvaluator:
         graph = session.graph
         arrays = {str(i): reference[i] for i in program.inputs}
         outputs = [reference[o].reshape(shape_values(graph[o].shape, graph.dims)) for o in chunk.outputs]
-        worker.bind(self.key, arrays, [o.reshape(-1) for o in outputs])
+        inside = set(chunk.nodes)
+        allowed = [tolerance(graph, o, inside) for o in chunk.outputs]
+        worker.bind(self.key, arrays, [o.reshape(-1) for o in outputs], allowed)
         self.custom_ops = custom_op_table(graph)
         self._program: Program | None = None
 

@@ -300,8 +300,8 @@ class CompileSession(Recorded):
             self._write_artifacts(self.executable)
         if not verdict.ok:
             raise WrongResult(
-                f"the compiled model is wrong: largest relative error {verdict.max_rel_err:.3g} against the "
-                f"{verdict.reference}"
+                f"the compiled model is wrong: largest relative error {verdict.max_rel_err:.3g} "
+                f"(allowed: {verdict.tolerance}) against the {verdict.reference}"
             )
         return verdict
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from workbench.errors import NotViableError, printable
-from workbench.ir.dtype import from_numpy
 from workbench.ir.hlir import Graph
-from workbench.runtime.compare import compare, default_tolerance
+from workbench.runtime.compare import Tolerance, compare
 from workbench.runtime.protocol import by_kernel
 from workbench.session import events as ev
 from workbench.session.executable import Arrays, Compiled, Executable
 from workbench.session.reference import Expected, Reference, output_nodes
+from workbench.session.tolerances import tolerance
 
 LARGEST = sys.float_info.max
 """Stands for an infinite error in events and reports: JSON has no infinity."""
@@ -25,15 +25,17 @@ class WrongResult(NotViableError):
     """The compiled model does not compute what it should."""
 
 
-def compare_outputs(got: Arrays, wanted: Arrays) -> tuple[bool, float, float]:
+def tolerances(graph: Graph) -> dict[str, Tolerance]:
+    """What each output of the model may be off by, by name."""
+    return {name: tolerance(graph, node_id) for name, node_id in output_nodes(graph).items()}
+
+
+def compare_outputs(got: Arrays, wanted: Arrays, allowed: Mapping[str, Tolerance]) -> tuple[bool, float, float]:
     """(all right, largest absolute error, largest error relative to its output's largest value); of both errors the
-    worst over the outputs in `wanted`, each judged by the tolerance of its dtype."""
+    worst over the outputs in `wanted`, each judged by what it is allowed."""
     ok, worst, relative = True, 0.0, 0.0
     for name, array in wanted.items():
-        dtype = from_numpy(got[name].dtype)
-        assert dtype is not None
-        tolerance = default_tolerance(dtype)
-        right, absolute, scaled = compare(got[name], array, tolerance.rtol, tolerance.atol_scale)
+        right, absolute, scaled = compare(got[name], array, allowed[name].rtol, allowed[name].atol_scale)
         ok, worst, relative = ok and right, max(worst, absolute), max(relative, scaled)
     return ok, min(worst, LARGEST), min(relative, LARGEST)
 
@@ -41,13 +43,21 @@ def compare_outputs(got: Arrays, wanted: Arrays) -> tuple[bool, float, float]:
 def verify(graph: Graph, executable: Executable, reference: Reference, expected: Expected | None) -> ev.Verified:
     """One run held against the interpreter, and against expected outputs where they are given."""
     got = executable.run(reference.inputs)
-    checks = [compare_outputs(got, {name: reference.values[i] for name, i in output_nodes(graph).items()})]
+    allowed = tolerances(graph)
+    checks = [compare_outputs(got, {name: reference.values[i] for name, i in output_nodes(graph).items()}, allowed)]
     origin = "interpreter"
     if expected and expected.outputs:
         origin = f"interpreter and {printable(expected.origin)}"
-        checks.append(compare_outputs(got, expected.outputs))
+        checks.append(compare_outputs(got, expected.outputs, allowed))
     oks, absolutes, relatives = zip(*checks, strict=True)
-    return ev.Verified(ok=all(oks), max_abs_err=max(absolutes), max_rel_err=max(relatives), reference=origin)
+    loosest = max(allowed.values(), key=lambda t: t.atol_scale, default="")
+    return ev.Verified(
+        ok=all(oks),
+        max_abs_err=max(absolutes),
+        max_rel_err=max(relatives),
+        reference=origin,
+        tolerance=str(loosest),
+    )
 
 
 def measure(
