@@ -297,7 +297,7 @@ class Builder:
         self._block = head
         results = body(index, phis)
         latch = self._block
-        bumped, again = f"%n{tag}", f"%t{tag}"
+        bumped, again = f"%b{tag}", f"%t{tag}"
         self.lines[at] = f"  {index.text} = phi i64 [{start}, %{before}], [{bumped}, %{latch}]"
         for k, (phi, first, last) in enumerate(zip(phis, carried, results, strict=True)):
             self.lines[at + 1 + k] = f"  {phi.text} = phi {phi.type} [{first.text}, %{before}], [{last.text}, %{latch}]"
