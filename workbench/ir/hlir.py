@@ -166,8 +166,9 @@ def is_contraction(graph: Graph, node: Node) -> bool:
     if node.op != ops.Reduce("SumReduce"):
         return False
     product = graph[node.operands[0].source]
-    if product.op != ops.Elementwise("Mul"):
-        return False
+    in_order = node.operands[0].layout.is_contiguous and product.shape[: len(node.shape)] == node.shape
+    if product.op != ops.Elementwise("Mul") or not in_order:
+        return False  # else it is not the product's last axes that are summed
     left, right = (operand.layout for operand in product.operands)
     if left.rank < 3 or (left.shape[-1] != 1 and ZERO in (left.strides[-1], right.strides[-1])):
         return False
