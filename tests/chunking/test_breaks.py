@@ -18,8 +18,9 @@ from workbench.chunking import breaks, find_breaks, group, split
 from workbench.egraph.program import emit
 from workbench.errors import WorkbenchError
 from workbench.ir import dtype as dt
+from workbench.ir import layout as lay
 from workbench.ir import ops
-from workbench.ir.hlir import CustomOpSpec, Graph, Node
+from workbench.ir.hlir import CustomOpSpec, Graph, Node, Operand
 
 GraphOf = Callable[[str], Graph]
 LLAMAS = ("llama3_tiny_4l_ts17", "llama3_tiny_4l_dynamo")
@@ -182,6 +183,21 @@ def test_the_same_layers_under_other_shapes_are_other_groups() -> None:
         replace(group(["c"])[0], index=2, representative=3, members=(3,)),
     ]
     assert group([]) == []
+
+
+def test_a_sum_over_another_axis_of_a_scaled_tensor_is_no_contraction() -> None:
+    """What dequantizes a mask and then counts it: the summed axis is read last, and is not the product's last."""
+    graph = Graph()
+    x = graph.add(ops.Input("x"), [], (2, 5, 1), dt.F32)
+    scale = constant(graph, np.asarray(0.5, np.float32))
+    spread = Operand(scale.id, lay.expand(lay.contiguous(()), x.shape))
+    scaled = graph.add(ops.Elementwise("Mul"), [whole(x), spread], x.shape, dt.F32)
+    graph.add(ops.Reduce("SumReduce"), [Operand(scaled.id, lay.contiguous((2, 1, 5)))], (2, 1), dt.F32)
+    matrix = constant(graph, np.ones((5, 3), np.float32))
+    rows = graph.add(ops.Input("rows"), [], (2, 5), dt.F32)
+    assert graph.contractions == frozenset()
+    product = linear(graph, rows, matrix)
+    assert graph.contractions == {product.id}
 
 
 def test_a_custom_operator_is_no_contraction() -> None:

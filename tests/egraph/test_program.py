@@ -214,3 +214,15 @@ def test_changing_a_label_changes_only_comments_and_inputs() -> None:
     for left, right in zip(program_of(graph).text.splitlines(), program_of(other).text.splitlines(), strict=True):
         assert left == right or "(Input " in left or left.split(" ; ")[0] == right.split(" ; ")[0]
     assert replace(program_of(graph), text="") == replace(program_of(other), text="")
+
+
+def test_a_sum_of_another_chunk_is_not_said_to_be_read_whole() -> None:
+    graph = Graph()
+    x = graph.add(ops.Input("x"), [], (3, 4), dt.F32)
+    total = graph.add(ops.Reduce("SumReduce"), [whole(x)], (3,), dt.F32)
+    root = elementwise(graph, "Sqrt", total)
+    graph.add(ops.Output("y"), [whole(root)], root.shape, dt.F32)
+    before, after = split(graph, [total.id])
+    assert "(whole " in program_of(graph).text
+    assert "(whole " not in emit(graph, after.nodes, after.inputs, after.outputs).text
+    assert emit(graph, before.nodes, before.inputs, before.outputs).inputs == (x.id,)

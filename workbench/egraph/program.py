@@ -4,6 +4,7 @@ the same structure have the same normalised text (the `digest`)."""
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -38,29 +39,52 @@ class ChunkProgram:
     variables: Mapping[int, str]
     lines: Mapping[int, int]
     inputs: tuple[int, ...]
-    """HLIR ids of the boundary inputs, as Input terms number them. Scalar constants are written in place."""
+    """HLIR ids of the boundary inputs, as Input terms number them. Scalar constants are written in place; one that is
+    several parameters is here as often."""
     custom_ids: tuple[int, ...]
+    scalars: tuple[int, ...]
+    """HLIR ids of the scalar constants, one for each use of one."""
+    pattern: str
+    """The digest of the program without the values of its scalars."""
 
 
-def emit(graph: Graph, nodes: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> ChunkProgram:
-    """The program of one chunk: `nodes` in topological order over boundary `inputs`, yielding `outputs`."""
-    writer = _Writer(graph)
+def emit(
+    graph: Graph,
+    nodes: Sequence[int],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    parameters: Mapping[int, int] | None = None,
+) -> ChunkProgram:
+    """The program of one chunk: `nodes` in topological order over boundary `inputs`, yielding `outputs`. Scalar
+    constants are written in place, but for the uses of them that `parameters` numbers: each number is an input."""
+    writer = _Writer(graph, parameters or {})
     needed = _inputs_needed(graph, nodes, inputs)
     for position, node_id in enumerate(needed):
         writer.input(position, graph[node_id])
+    writer.first_parameter = len(needed)
     for node_id in nodes:
         writer.node(graph[node_id])
     terms = writer.buffers([(node_id, graph[node_id].shape) for node_id in outputs])
     writer.line(f"(let {ROOT} {terms})")
+    normal = "\n".join(writer.normal)
     return ChunkProgram(
         text="\n".join(writer.text) + "\n",
         root=ROOT,
-        digest=hashlib.blake2b("\n".join(writer.normal).encode(), digest_size=12).hexdigest(),
+        digest=_digest(normal),
         variables=writer.variables,
         lines=writer.lines,
-        inputs=tuple(needed),
+        inputs=(*needed, *writer.parameter_of.values()),
         custom_ids=tuple(writer.custom_ids),
+        scalars=tuple(writer.scalars),
+        pattern=_digest(_VALUE.sub("", normal)),
     )
+
+
+_VALUE = re.compile(r'(?<=\(Immediate )"[^"]*"')
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def _inputs_needed(graph: Graph, nodes: Sequence[int], inputs: Sequence[int]) -> list[int]:
@@ -81,15 +105,23 @@ def _inputs_needed(graph: Graph, nodes: Sequence[int], inputs: Sequence[int]) ->
 @dataclass(slots=True)
 class _Writer:
     graph: Graph
+    parameters: Mapping[int, int]
+    first_parameter: int = 0
+    parameter_of: dict[int, int] = field(default_factory=dict)
+    """The scalar constant that is each parameter, by number."""
     text: list[str] = field(default_factory=list)
     normal: list[str] = field(default_factory=list)
     variables: dict[int, str] = field(default_factory=dict)
     lines: dict[int, int] = field(default_factory=dict)
     custom_ids: list[int] = field(default_factory=list)
+    scalars: list[int] = field(default_factory=list)
+    """The scalar constant at each use of one."""
     _lists: dict[tuple[object, ...], str] = field(default_factory=dict)
     _shapes: dict[Shape, str] = field(default_factory=dict)
     _row_major: set[Shape] = field(default_factory=set)
     _whole: set[tuple[int, str]] = field(default_factory=set)
+    _given: set[int] = field(default_factory=set)
+    """The boundary inputs: what computes them is not of this chunk."""
 
     def line(self, code: str, comment: str = "", normal: str | None = None) -> None:
         self.text.append(f"{code} ; {comment}" if comment else code)
@@ -102,6 +134,7 @@ class _Writer:
     def input(self, position: int, node: Node) -> None:
         shape = self._shape(node.shape)
         variable = self._define(node)
+        self._given.add(node.id)
         label = node.op.name if isinstance(node.op, ops.Input) else node.label
         head, tail = f"(let {variable} (Input {position} ", f" ({node.dtype.term}) {shape}))"
         self.line(head + _string(label) + tail, self._comment(node), head + '""' + tail)
@@ -161,10 +194,25 @@ class _Writer:
     def _element(self, operand: Operand) -> str:
         value = self.graph.scalar(operand.source)
         if value is not None:
+            self.scalars.append(operand.source)
+            number = self.parameters.get(len(self.scalars) - 1)
+            if number is not None:
+                return f"(Load {self._parameter(number, operand.source)} {self._list(operand.layout.strides)} (MNum 0))"
             return f'(Immediate "{_literal(value)}" ({self.graph[operand.source].dtype.term}))'
         strides = self._list(operand.layout.strides)
         self._state_whole(operand, strides)
         return f"(Load {self.variables[operand.source]} {strides} {ex.to_egglog(operand.layout.offset)})"
+
+    def _parameter(self, number: int, scalar: int) -> str:
+        """The variable of a parameter, which is an input without axes."""
+        if number not in self.parameter_of:
+            assert number == len(self.parameter_of), "parameters are numbered by their first use"
+            self.parameter_of[number] = scalar
+            node = self.graph[scalar]
+            place = f'"" ({node.dtype.term}) {self._shape(())}'
+            self.line(f"(let $p{number} (Input {self.first_parameter + number} {place}))", self._comment(node))
+            self.lines.setdefault(scalar, len(self.text))
+        return f"$p{number}"
 
     def _state_row_major(self, shape: Shape) -> None:
         if shape not in self._row_major:
@@ -175,7 +223,8 @@ class _Writer:
     def _state_whole(self, operand: Operand, strides: str) -> None:
         """What placements behind a reduction ask for: that it is read front to back, under whatever shape."""
         source, layout = self.graph[operand.source], operand.layout
-        if not isinstance(source.op, ops.Reduce) or (operand.source, strides) in self._whole:
+        reduced_here = isinstance(source.op, ops.Reduce) and source.id not in self._given
+        if not reduced_here or (operand.source, strides) in self._whole:
             return
         if layout.is_contiguous and ex.as_expr(lay.numel(layout.shape)) is ex.as_expr(lay.numel(source.shape)):
             self._whole.add((operand.source, strides))

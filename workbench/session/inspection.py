@@ -8,7 +8,8 @@ from typing import Any
 
 from workbench import chunking
 from workbench.chunking import Chunk, Group
-from workbench.egraph.program import ChunkProgram, emit
+from workbench.egraph.parameters import emit_all
+from workbench.egraph.program import ChunkProgram
 from workbench.errors import printable
 from workbench.frontend import coverage, import_model
 from workbench.ir import ops
@@ -21,7 +22,7 @@ from workbench.targets import resolved
 def split_and_group(graph: Graph, breaks: str = "auto") -> tuple[list[Chunk], list[ChunkProgram], list[Group]]:
     """Break a graph, emit each chunk's program, group equal ones."""
     chunks = chunking.split(graph, chunking.find_breaks(graph, breaks))
-    programs = [emit(graph, c.nodes, c.inputs, c.outputs) for c in chunks]
+    programs = emit_all(graph, [(c.nodes, c.inputs, c.outputs) for c in chunks])
     return chunks, programs, chunking.group([p.digest for p in programs])
 
 

@@ -13,9 +13,10 @@ from workbench.session.events import NodeRow
 
 
 def node_rows(graph: Graph, chunk: Chunk, program: ChunkProgram, breaks: Collection[int]) -> list[NodeRow]:
-    """One row per boundary input and node of `chunk`, in program order; scalar constants stand in the program."""
+    """One row per boundary input and node of `chunk`, in program order; scalar constants stand in the program, but for
+    those that are its parameters."""
     rows: list[NodeRow] = []
-    for node_id in (*program.inputs, *chunk.nodes):
+    for node_id in dict.fromkeys((*program.inputs, *chunk.nodes)):
         node = graph[node_id]
         rows.append(
             NodeRow(

@@ -9,7 +9,8 @@ from loguru import logger
 
 from workbench import chunking
 from workbench.chunking import Chunk, Group
-from workbench.egraph.program import ChunkProgram, emit
+from workbench.egraph.parameters import emit_all
+from workbench.egraph.program import ChunkProgram
 from workbench.errors import printable
 from workbench.session import events as ev
 from workbench.session.rows import node_rows
@@ -41,7 +42,7 @@ def emit_programs(
 ) -> tuple[list[ChunkProgram], list[Group]]:
     """Each chunk's egglog program, and the groups of chunks that have the same one."""
     graph = session.graph
-    programs = [emit(graph, c.nodes, c.inputs, c.outputs) for c in chunks]
+    programs = emit_all(graph, [(c.nodes, c.inputs, c.outputs) for c in chunks])
     for chunk, program in zip(chunks, programs, strict=True):
         session.store.write(f"chunks/chunk_{chunk.index}.egg", program.text.encode())
         rows = node_rows(graph, chunk, program, cuts)
