@@ -33,9 +33,9 @@ assert _operators
 
 @dataclass(slots=True)
 class Imported:
-    """An imported model. `parameters` counts the elements of its float initializers, `missing_weights` names those
-    whose file is not there, `unsupported` the operators kept as opaque ones, by how often. `fixed_dims` are named
-    dimensions that the model's structure depends on: the graph is for these values of them alone."""
+    """An imported model. `parameters` counts the elements of its initializers of floats and bytes, `missing_weights`
+    names those whose file is not there, `unsupported` the operators kept as opaque ones, by how often. `fixed_dims` are
+    named dimensions that the model's structure depends on: the graph is for these values of them alone."""
 
     graph: Graph
     onnx_nodes: int
@@ -131,7 +131,7 @@ class _Import:
         return Imported(
             graph,
             len(self.model.graph.node),
-            sum(_float_elements(t) for t in self.initializers.values()),
+            sum(_weight_elements(t) for t in self.initializers.values()),
             self.tensors.missing,
             dict(self.opaque.used) if self.opaque is not None else {},
             self.dims.closed,
@@ -159,7 +159,7 @@ class _Import:
         if missing:
             raise ModelError(
                 "unsupported operators: " + ", ".join(_unsupported_text(use) for use in missing),
-                "" if self.opaque is not None else "opaque operators can be allowed where their shapes are known",
+                _advice(missing, self.opaque is not None),
             )
 
     def _input(self, given: Any) -> View:
@@ -272,13 +272,24 @@ def _input_dtype(name: str, elem_type: int) -> DType:
     return dtype
 
 
-def _float_elements(tensor: Any) -> int:
-    if tensor.data_type not in (1, 10, 11, 16):
+def _weight_elements(tensor: Any) -> int:
+    if tensor.data_type not in (1, 2, 3, 10, 11, 16):  # floats, and the bytes that stand for them
         return 0
     count = 1
     for d in tensor.dims:
         count *= d
     return count
+
+
+def _advice(missing: Sequence[OperatorUse], opaque: bool) -> str:
+    """What to do about operators that are not supported."""
+    said = [] if opaque else ["opaque operators can be allowed where their shapes are known"]
+    if any(use.domain == "com.microsoft" for use in missing):
+        said.append(
+            "com.microsoft is onnxruntime's own: quantize with QuantFormat.QDQ, and keep models as they are before it "
+            "optimizes them"
+        )
+    return "; ".join(said)
 
 
 def _unsupported_text(use: OperatorUse) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from workbench.errors import ModelError, printable
 from workbench.frontend import half
 from workbench.frontend.body import Body
@@ -33,7 +35,7 @@ _DEEPEST = 12
 """Levels of subgraphs and definitions inside each other."""
 _LONGEST_TEXT = 600
 _SCALARS = 16
-"""Elements up to which even a float matrix counts as a known array."""
+"""Elements up to which even a matrix of floats or bytes counts as a known array."""
 _RENAMED = {"transA": "trans_a", "transB": "trans_b", "else": "otherwise"}
 _INHERENT = (ValueError, IndexError, TypeError, KeyError, OverflowError, ZeroDivisionError, MemoryError)
 """What a malformed model makes NumPy and the layouts raise."""
@@ -239,4 +241,5 @@ def _resolved(node: OnnxNode, given: Mapping[str, Any]) -> OnnxNode:
 
 def _is_matrix(data: Any) -> bool:
     """Whether `data` looks like a weight: its layout in memory is then kept, whatever its size."""
-    return is_float(data) and data.ndim > 1 and data.size > _SCALARS
+    weighs = is_float(data) or data.dtype in (np.int8, np.uint8)
+    return weighs and data.ndim > 1 and data.size > _SCALARS
