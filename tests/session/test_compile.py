@@ -154,10 +154,10 @@ def test_a_finished_session_is_replayed_from_its_ledger(model_path: Model, tmp_p
     options = {"limit": 5, "session": str(tmp_path / "s"), "artifacts": str(tmp_path / "a")}
     with CompileSession(model_path("mlp_ts17"), **options) as session:
         session.run()
-        first = (session.best[0].genome, session.best[0].ms, len(session.ledger))
+        first = (session.best[0][0].genome, session.best[0][0].ms, len(session.ledger))
     with CompileSession(model_path("mlp_ts17"), **options) as session:
         session.run()
-        assert (session.best[0].genome, session.best[0].ms, len(session.ledger)) == first
+        assert (session.best[0][0].genome, session.best[0][0].ms, len(session.ledger)) == first
         session.restart("search", "again")
         session.run("search")
         assert len(session.ledger) == 2 * first[2]

@@ -53,7 +53,7 @@ def test_stages_one_by_one(model_path: Model, expected: Callable[[str], Any], tm
         assert [g.index for g in groups] == list(range(len(groups)))
         assert set(session.saturate()) == {0}
         best = session.search()
-        assert 0 < best[0].ms <= best[0].first_ms
+        assert 0 < best[0][0].ms <= best[0][0].first_ms
         exe = session.stitch()
         assert session.verify().ok
         # A stage can be done again; what came after it is to be done again too.

@@ -15,7 +15,7 @@ from workbench.ir import ops
 from workbench.ir.dtype import BY_TERM, DType
 from workbench.ir.expr import Expr
 from workbench.ir.hlir import Graph, Node, Operand
-from workbench.ir.layout import Shape
+from workbench.ir.layout import Dim, Shape
 
 ROOT = "$root"
 EMITTED = frozenset(
@@ -46,6 +46,8 @@ class ChunkProgram:
     """HLIR ids of the scalar constants, one for each use of one."""
     pattern: str
     """The digest of the program without the values of its scalars."""
+    dims: frozenset[str] = frozenset()
+    """The named dimensions in it."""
 
 
 def emit(
@@ -77,6 +79,7 @@ def emit(
         custom_ids=tuple(writer.custom_ids),
         scalars=tuple(writer.scalars),
         pattern=_digest(_VALUE.sub("", normal)),
+        dims=frozenset(writer.dims - {ex.ITER}),
     )
 
 
@@ -116,6 +119,8 @@ class _Writer:
     custom_ids: list[int] = field(default_factory=list)
     scalars: list[int] = field(default_factory=list)
     """The scalar constant at each use of one."""
+    dims: set[str] = field(default_factory=set)
+    """Variables of the expressions written so far."""
     _lists: dict[tuple[object, ...], str] = field(default_factory=dict)
     _shapes: dict[Shape, str] = field(default_factory=dict)
     _row_major: set[Shape] = field(default_factory=set)
@@ -154,22 +159,22 @@ class _Writer:
         dtype = f"({node.dtype.term})"
         match node.op:
             case ops.Iota(value):
-                return f"(Iota {shape} {ex.to_egglog(value)} {dtype})"
+                return f"(Iota {shape} {self._expression(value)} {dtype})"
             case ops.Cast() | ops.Output() | ops.GraphBreak():
                 return f"(Cast {shape} {self._element(node.operands[0])} {dtype})"
             case ops.Elementwise(name):
                 return f"({name} {shape} {' '.join(self._element(o) for o in node.operands)})"
             case ops.Gather(axis):
                 index, data = node.operands
-                extent = ex.to_egglog(data.layout.shape[axis])
+                extent = self._expression(data.layout.shape[axis])
                 return (
                     f"(Gather {shape} {self._element(index)} {self.variables[data.source]} "
-                    f"{self._list(data.layout.strides)} {ex.to_egglog(data.layout.offset)} {axis} {extent})"
+                    f"{self._list(data.layout.strides)} {self._expression(data.layout.offset)} {axis} {extent})"
                 )
             case ops.Reduce(name):
                 if node.id in self.graph.contractions:
                     self._state_row_major(self.graph[node.operands[0].source].shape)
-                extent = ex.to_egglog(node.operands[0].layout.shape[-1])
+                extent = self._expression(node.operands[0].layout.shape[-1])
                 kind = {"SumReduce": "Sum", "MaxReduce": "Max"}[name]
                 return f"({kind} {shape} {extent} {self._element(node.operands[0])})"
             case ops.CustomOp(custom_id):
@@ -201,7 +206,7 @@ class _Writer:
             return f'(Immediate "{_literal(value)}" ({self.graph[operand.source].dtype.term}))'
         strides = self._list(operand.layout.strides)
         self._state_whole(operand, strides)
-        return f"(Load {self.variables[operand.source]} {strides} {ex.to_egglog(operand.layout.offset)})"
+        return f"(Load {self.variables[operand.source]} {strides} {self._expression(operand.layout.offset)})"
 
     def _parameter(self, number: int, scalar: int) -> str:
         """The variable of a parameter, which is an input without axes."""
@@ -230,6 +235,10 @@ class _Writer:
             self._whole.add((operand.source, strides))
             self.line(f"(whole {self.variables[operand.source]} {strides})")
 
+    def _expression(self, e: Dim) -> str:
+        self.dims |= ex.variables(e)
+        return ex.to_egglog(e)
+
     def _shape(self, shape: Shape) -> str:
         variable = self._shapes.get(shape)
         if variable is None:
@@ -242,7 +251,7 @@ class _Writer:
             variable = self._lists[items] = f"$l{len(self._lists)}"
             text = "(ENil)"
             for item in reversed(items):
-                text = f"(ECons {ex.to_egglog(item)} {text})"
+                text = f"(ECons {self._expression(item)} {text})"
             self.line(f"(let {variable} {text})")
         return variable
 

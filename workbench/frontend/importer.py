@@ -35,7 +35,8 @@ assert _operators
 class Imported:
     """An imported model. `parameters` counts the elements of its initializers of floats and bytes, `missing_weights`
     names those whose file is not there, `unsupported` the operators kept as opaque ones, by how often. `fixed_dims` are
-    named dimensions that the model's structure depends on: the graph is for these values of them alone."""
+    named dimensions that the model's structure depends on: the graph is for these values of them alone. `dim_names` is
+    what the graph calls the named dimensions, by what the model does."""
 
     graph: Graph
     onnx_nodes: int
@@ -43,6 +44,7 @@ class Imported:
     missing_weights: list[str] = field(default_factory=list)
     unsupported: dict[str, int] = field(default_factory=dict)
     fixed_dims: dict[str, int] = field(default_factory=dict)
+    dim_names: dict[str, str] = field(default_factory=dict)
 
 
 def import_model(
@@ -135,6 +137,7 @@ class _Import:
             self.tensors.missing,
             dict(self.opaque.used) if self.opaque is not None else {},
             self.dims.closed,
+            self.dims.names,
         )
 
     def _inputs_of(self, value: Value | None) -> tuple[str, ...]:
@@ -203,7 +206,8 @@ class NamedDims:
         self.shapes = shapes
         self.fixed = fixed
         self.values: dict[str, int] = {}
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        """What each is called, by the model's name for it."""
         self._claimed: set[str] = set()
         for name, value in self.given.items():
             if value < 1:
@@ -235,7 +239,7 @@ class NamedDims:
         return {name: value for name, value in self.values.items() if name in self.fixed}
 
     def _name(self, original: str, value: int) -> str:
-        known = self._names.get(original)
+        known = self.names.get(original)
         if known is not None:
             return known
         base = re.sub(r"[^A-Za-z0-9_.]", "_", original) or "dim"
@@ -244,7 +248,7 @@ class NamedDims:
         while name in self.values:
             suffix += 1
             name = f"{base}_{suffix}"
-        self._names[original] = name
+        self.names[original] = name
         claimed = next((key for key in (original, name) if key in self.given), None)
         self.values[name] = value if claimed is None else self.given[claimed]
         if claimed is not None:

@@ -12,7 +12,7 @@ import msgspec
 
 from workbench.session.eclass import EClassPage
 
-VERSION = 1
+VERSION = 2
 
 STAGES = ("import", "split", "emit", "saturate", "search", "stitch", "verify")
 """Stages of a session in order; `Restarted.stage` names the first that runs again."""
@@ -67,6 +67,14 @@ class Restarted(Event, frozen=True, kw_only=True, tag="restarted"):
     group: int | None = None
 
 
+class PointInfo(msgspec.Struct, frozen=True):
+    """Values of the named dimensions to search at: those that tell this point from the others. `ranges` are the least
+    and the largest values of the runs that take what is found here; None where there is no largest."""
+
+    dims: dict[str, int]
+    ranges: dict[str, tuple[int, int | None]] = {}
+
+
 class GraphImported(Event, frozen=True, kw_only=True, tag="graph_imported"):
     """The model is in HLIR. Shapes are display text (`[1, 16, 64]`)."""
 
@@ -77,6 +85,9 @@ class GraphImported(Event, frozen=True, kw_only=True, tag="graph_imported"):
     outputs: list[tuple[str, str, str]]
     parameters: int
     dims: dict[str, int]
+    """The representative values of the named dimensions."""
+    points: list[PointInfo] = []
+    """Where kernels are searched, the representative first; empty where that is the only one."""
 
 
 class ChunkInfo(msgspec.Struct, frozen=True):
@@ -97,13 +108,15 @@ class ChunksSplit(Event, frozen=True, kw_only=True, tag="chunks_split"):
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """Chunks whose programs are the same. `representative` is the member that is saturated and searched."""
+    """Chunks whose programs are the same. `representative` is the member that is saturated and searched, at `points`
+    points: those of the model, or fewer where the program does not have all of the dimensions that they differ in."""
 
     index: int
     representative: int
     members: list[int]
     nodes: int
     digest: str
+    points: int = 1
 
 
 class GroupsFormed(Event, frozen=True, kw_only=True, tag="groups_formed"):
@@ -177,9 +190,14 @@ class GroupSaturated(Event, frozen=True, kw_only=True, tag="group_saturated"):
 
 
 class SearchStarted(Event, frozen=True, kw_only=True, tag="search_started"):
-    """`choices` is the number of e-classes with more than one viable e-node; `space_log10` the size of the space."""
+    """`choices` is the number of e-classes with more than one viable e-node; `space_log10` the size of the space.
+    `dims` and `ranges` are of the point that is searched at, as in PointInfo, as far as the group depends on it; a
+    group's points are numbered from 0 on."""
 
     group: int
+    point: int = 0
+    dims: dict[str, int] = {}
+    ranges: dict[str, tuple[int, int | None]] = {}
     limit: int
     choices: int
     space_log10: float
@@ -191,6 +209,7 @@ class CandidateEvaluated(Event, frozen=True, kw_only=True, tag="candidate_evalua
     with `step` the step that did it (extract, memory, compile, run, verify, profile)."""
 
     group: int
+    point: int = 0
     index: int
     genome: str
     parent: str
@@ -209,6 +228,7 @@ class CandidateEvaluated(Event, frozen=True, kw_only=True, tag="candidate_evalua
 
 class BestImproved(Event, frozen=True, kw_only=True, tag="best_improved"):
     group: int
+    point: int = 0
     index: int
     ms: float
     first_ms: float
@@ -216,6 +236,7 @@ class BestImproved(Event, frozen=True, kw_only=True, tag="best_improved"):
 
 class SearchFinished(Event, frozen=True, kw_only=True, tag="search_finished"):
     group: int
+    point: int = 0
     candidates: int
     profiled: int
     rejected: dict[str, int]
@@ -225,6 +246,9 @@ class SearchFinished(Event, frozen=True, kw_only=True, tag="search_finished"):
 
 
 class Stitched(Event, frozen=True, kw_only=True, tag="stitched"):
+    """The whole program at a point: its place in `GraphImported.points`."""
+
+    point: int = 0
     kernels: int
     buffers: int
     arena_bytes: int
@@ -243,8 +267,9 @@ class KernelRow(msgspec.Struct, frozen=True):
 class Verified(Event, frozen=True, kw_only=True, tag="verified"):
     """The stitched program against the interpreter (and expected outputs where given). Errors are absolute, and
     relative to the largest expected magnitude of the output; `tolerance` says how far off the least exact output may
-    be (`0.0039 relative, f16`)."""
+    be (`0.0039 relative, f16`). `point` as in Stitched."""
 
+    point: int = 0
     ok: bool
     max_abs_err: float
     max_rel_err: float
@@ -253,8 +278,9 @@ class Verified(Event, frozen=True, kw_only=True, tag="verified"):
 
 
 class Measured(Event, frozen=True, kw_only=True, tag="measured"):
-    """Latency of the stitched program, milliseconds."""
+    """Latency of the stitched program, milliseconds. `point` as in Stitched."""
 
+    point: int = 0
     median: float
     p20: float
     p80: float

@@ -1,5 +1,5 @@
 """The compiled model: checks inputs and runs. Code is specialised for the profiled values of the named dimensions; one
-general code serves all others."""
+general code serves all others that take the same kernels."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ Arrays = Mapping[str, np.ndarray]
 """Arrays by the name of an input or output."""
 Key = tuple[tuple[str, int], ...]
 """Values of the named dimensions, sorted by name."""
+Choice = tuple[int, ...]
+"""Of each group, at which of its points the kernels were found."""
 KEPT = 16
 """Values of the named dimensions for which a plan is kept, beside the profiled ones; the oldest goes first."""
 
@@ -53,16 +55,18 @@ class Executable:
 
     graph: Graph
     runtime: Runtime
-    stitched: Callable[[Mapping[str, int]], Program]
-    """The whole program for given values of the named dimensions; without any, for all values."""
+    chosen: Callable[[Mapping[str, int]], Choice]
+    """Which kernels a run takes at given values of the named dimensions."""
+    stitched: Callable[[Choice, Mapping[str, int]], Program]
+    """The whole program of chosen kernels for given values of the named dimensions; without any, for all values."""
     constant: Callable[[int], np.ndarray]
-    refused: str = ""
+    refused: dict[Choice, str] = field(default_factory=dict)
     """Why there is no general code, where there is none: then each value is compiled for."""
     _compiled: dict[Key, Compiled] = field(default_factory=dict)
     """The specialised ones."""
     _plans: dict[Key, Compiled] = field(default_factory=dict)
     """Those of the general code, the least recently used first."""
-    _general: tuple[Program, Template] | None = None
+    _general: dict[Choice, tuple[Program, Template]] = field(default_factory=dict)
     _arena: SharedArena | None = None
     _constants: dict[int, np.ndarray] = field(default_factory=dict)
     """Flat data of Constant nodes, shared by all that is compiled."""
@@ -94,7 +98,7 @@ class Executable:
         key = tuple(sorted(dims.items()))
         found = self._compiled.get(key) or self._plans.pop(key, None)
         if found is None:
-            found = self._by_general_code(dims) or self._load(self.stitched(dims), dims)
+            found = self._by_general_code(dims) or self._load(self.stitched(self.chosen(dims), dims), dims)
         if key not in self._compiled:
             self._plans[key] = found
             while len(self._plans) > KEPT:
@@ -106,25 +110,26 @@ class Executable:
         key = tuple(sorted(dims.items()))
         found = self._compiled.get(key)
         if found is None:
-            found = self._compiled[key] = self._load(self.stitched(dims), dims)
+            found = self._compiled[key] = self._load(self.stitched(self.chosen(dims), dims), dims)
         return found
 
-    def generalise(self) -> bool:
-        """Write the general code, if that is not done yet. False where there can be none: `refused` says why."""
-        if self._general is None and not self.refused:
+    def generalise(self, choice: Choice) -> bool:
+        """Write the general code of chosen kernels, if that is not done yet. False where there can be none: `refused`
+        says why."""
+        if choice not in self._general and choice not in self.refused:
             try:
-                program = self.stitched({})
-                self._general = program, self.runtime.template(program, custom_op_table(self.graph))
+                program = self.stitched(choice, {})
+                self._general[choice] = program, self.runtime.template(program, custom_op_table(self.graph))
             except WorkbenchError as error:
-                self.refused = str(error)
+                self.refused[choice] = str(error)
                 logger.warning("no code for all values of the dimensions, each is compiled for: {}", error)
-        return self._general is not None
+        return choice in self._general
 
     def _by_general_code(self, dims: Mapping[str, int]) -> Compiled | None:
-        if not dims or not self.generalise():
+        choice = self.chosen(dims)
+        if not dims or not self.generalise(choice):
             return None
-        assert self._general is not None
-        program, template = self._general
+        program, template = self._general[choice]
         try:
             plan = template.plan(dims)
         except WorkbenchError as error:

@@ -17,6 +17,7 @@ from workbench.ir.dtype import BF16, from_numpy
 from workbench.session import events as ev
 from workbench.session import known
 from workbench.session.artifacts import DEFAULT_DIRECTORY
+from workbench.session.points import Dims
 from workbench.session.progress import Progress
 from workbench.session.reference import Given, by_role, check_expected, read_arrays
 from workbench.session.report import build_report
@@ -69,7 +70,8 @@ def run_model(
 ) -> tuple[dict[str, Any], WrongResult | None]:
     """Execute a model on the inputs of an .npz, write the outputs to another, compare where `out_NAME` are given.
 
-    What is known from earlier searches is used unless `search_again`. Returns a summary, and what is wrong.
+    What is known from earlier searches is used unless `search_again`, at whatever sizes it was found; where `spec` has
+    values of dimensions, only what was found at those. Returns a summary, and what is wrong.
     Raises InputError for inputs that do not fit, before anything is compiled."""
     arrays = read_arrays(Path(source))
     _check_destination(Path(destination))
@@ -106,10 +108,13 @@ def _check_destination(path: Path) -> None:
 
 
 def _recall(session: CompileSession) -> bool:
-    """Take every group's best from what is known; False where one is missing."""
+    """Take every group's bests from what is known; False where one is missing."""
     rules = digest_of(session.library())
     for g in session.groups:
-        found = known.recall(g, rules, session.target, session.graph.dims)
+        own = session.programs[g.representative].dims
+        points = session.points_of(g).all() if session.spec.dims else ()
+        wanted: list[Dims] = [{name: value for name, value in point.items() if name in own} for point in points]
+        found = known.recall(g, rules, session.target, wanted)
         if found is None:
             session.saturated, session.best = {}, {}
             return False

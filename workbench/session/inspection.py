@@ -58,7 +58,7 @@ def inspect_model(spec: SessionSpec, scratch: Path) -> dict[str, Any]:
         return result
     began = time.perf_counter()
     imported = import_model(
-        path, dims=spec.dims, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
+        path, dims=spec.representative, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
     )
     graph = imported.graph
     imported_at = time.perf_counter()

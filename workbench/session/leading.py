@@ -1,7 +1,8 @@
 """The best candidate of a group, kept in the session so that the explorer can say what it uses and how long that takes.
 
 `best/GROUP-TARGET.msgpack` is written whenever a search finds a better one, and once more when the compiled program was
-measured. What it numbers are e-classes of one snapshot, whose digest it names.
+measured; the bests at the group's further points are beside it. What it numbers are e-classes of one snapshot, whose
+digest it names.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from workbench.ir.llir import Program
 from workbench.runtime.protocol import Plan
 from workbench.search.extract import kernel_classes
 from workbench.search.space import Genome
+from workbench.session.points import Dims
 from workbench.session.store import SessionStore
 
 if TYPE_CHECKING:
@@ -55,48 +57,51 @@ def digest_of_snapshot(data: SnapshotData) -> str:
     return whole.hexdigest()
 
 
-def _name(digest: str, target: str) -> str:
-    return f"best/{digest}-{target}.msgpack"
+def _name(digest: str, target: str, point: int) -> str:
+    return f"best/{digest}-{target}{f'-{point}' if point else ''}.msgpack"
 
 
-def leading_path(store: SessionStore, digest: str, target: str) -> Path:
-    """The file of the group of that digest."""
-    return store / _name(digest, target)
+def leading_path(store: SessionStore, digest: str, target: str, point: int = 0) -> Path:
+    """The file of the group of that digest, at one of its points."""
+    return store / _name(digest, target, point)
 
 
-def read_leading(store: SessionStore, digest: str, target: str) -> Leading | None:
-    """The best candidate kept for the group of that digest; None where there is none."""
+def read_leading(store: SessionStore, digest: str, target: str, point: int = 0) -> Leading | None:
+    """The best candidate kept for the group of that digest, at one of its points; None where there is none."""
     try:
-        return msgspec.msgpack.decode(leading_path(store, digest, target).read_bytes(), type=Leading)
+        return msgspec.msgpack.decode(leading_path(store, digest, target, point).read_bytes(), type=Leading)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def forget_leading(store: SessionStore, group: Group, target: str) -> None:
+def forget_leading(store: SessionStore, group: Group, target: str, point: int = 0) -> None:
     """A search begins: what the one before found is no longer the best so far."""
     with contextlib.suppress(OSError):
-        leading_path(store, group.digest, target).unlink(missing_ok=True)
+        leading_path(store, group.digest, target, point).unlink(missing_ok=True)
 
 
-def keep_leading(session: CompileSession, group: Group, genome: Genome, index: int, ms: float) -> None:
-    """Keep the best candidate so far. Raises SessionError when the disk is full."""
+def keep_leading(
+    session: CompileSession, group: Group, genome: Genome, index: int, ms: float, point: int = 0
+) -> None:
+    """Keep the best candidate so far at one of the group's points. Raises SessionError when the disk is full."""
     snapshot = digest_of_snapshot(session.saturated[group.index].snapshot.data)
-    _write(session.store, group, session.target, Leading(snapshot, index, genome, ms))
+    _write(session.store, group, session.target, point, Leading(snapshot, index, genome, ms))
 
 
-def _write(store: SessionStore, group: Group, target: str, leading: Leading) -> None:
-    store.write(_name(group.digest, target), msgspec.msgpack.encode(leading))
+def _write(store: SessionStore, group: Group, target: str, point: int, leading: Leading) -> None:
+    store.write(_name(group.digest, target, point), msgspec.msgpack.encode(leading))
 
 
-def keep_kernel_times(session: CompileSession, compiled: Compiled, times: Sequence[float]) -> None:
-    """Add the time of each kernel, from the milliseconds of each launch of the whole program, to what is kept of each
-    group's best. Raises SessionError when the disk is full."""
+def keep_kernel_times(session: CompileSession, dims: Dims, compiled: Compiled, times: Sequence[float]) -> None:
+    """Add the time of each kernel, from the milliseconds of each launch of the whole program at the point `dims`, to
+    what is kept of each group's best there. Raises SessionError when the disk is full."""
     placed = _by_kernel(compiled.program, compiled.plan, times)
     if not placed:
         return
+    points = {g.index: session.points_of(g).place_of(dims) for g in session.groups}
+    genomes = {g.index: session.best[g.index][points[g.index]].genome for g in session.groups}
     classes = {
-        g.index: kernel_classes(session.saturated[g.index].space, session.best[g.index].genome, session.graph.dims)
-        for g in session.groups
+        g.index: kernel_classes(session.saturated[g.index].space, genomes[g.index], dims) for g in session.groups
     }
     group_of = {c: g.index for g in session.groups for c in g.members}
     taken: dict[int, dict[int, list[tuple[str, float]]]] = {g.index: {} for g in session.groups}
@@ -108,13 +113,14 @@ def keep_kernel_times(session: CompileSession, compiled: Compiled, times: Sequen
                 taken[index].setdefault(eclass, []).append(placed[place])
         begin += len(classes[index])
     for g in session.groups:
-        leading = read_leading(session.store, g.digest, session.target)
-        if leading is not None and leading.genome == session.best[g.index].genome:
+        point = points[g.index]
+        leading = read_leading(session.store, g.digest, session.target, point)
+        if leading is not None and leading.genome == genomes[g.index]:
             kernels = {
                 eclass: KernelTime(calls[0][0], sum(ms for _, ms in calls) / len(calls), len(calls))
                 for eclass, calls in taken[g.index].items()
             }
-            _write(session.store, g, session.target, msgspec.structs.replace(leading, kernels=kernels))
+            _write(session.store, g, session.target, point, msgspec.structs.replace(leading, kernels=kernels))
 
 
 def _by_kernel(program: Program, plan: Plan, times: Sequence[float]) -> dict[int, tuple[str, float]]:

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from workbench.errors import printable
 from workbench.session import events as ev
+from workbench.session.points import as_text
 from workbench.session.spec import EGG
 from workbench.session.view import SessionView
 
@@ -40,8 +41,8 @@ class Progress:
                 self._line(f"warning: group {group}: saturation stopped at its {stopped}")
                 if culprit is not None:
                     self._line(f"  {culprit.text}")
-            case ev.SearchFinished(group=group):
-                self._line(self._search_line(group))
+            case ev.SearchFinished(group=group, point=point):
+                self._line(self._search_line(group, point))
             case _:
                 pass
         if self.live and time.monotonic() - self._drawn_at > REDRAW_SECONDS:
@@ -67,13 +68,14 @@ class Progress:
             self.stream.write(text)
             self.stream.flush()
 
-    def _search_line(self, group: int) -> str:
-        search = self.view.search[group]
-        gain = self.view.gain(group)
-        best = f"best {search.best_ms:.4g} ms ({gain:.2f}x)" if search.best_ms and gain else "nothing right found"
+    def _search_line(self, group: int, point: int) -> str:
+        search = self.view.searches[group][point]
+        where = f" at {as_text(search.dims)}" if search.dims else ""
+        found = search.best_ms and search.gain
+        best = f"best {search.best_ms:.4g} ms ({search.gain:.2f}x)" if found else "nothing right found"
         rejected = ", ".join(f"{r} {n}" for r, n in search.rejected.items())
         return (
-            f"group {group + 1}/{len(self.view.groups)}: {search.done} candidates, {best}"
+            f"group {group + 1}/{len(self.view.groups)}{where}: {search.done} candidates, {best}"
             + (f", rejected: {rejected}" if rejected else "")
         )
 

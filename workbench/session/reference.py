@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,10 +34,16 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`values` are the interpreter's, flat, by HLIR node: chunk boundaries and model outputs, for `inputs` by name."""
+    """`values` are the interpreter's, flat, by HLIR node, for `inputs` by name: of the model's outputs, and of the
+    chunks' boundaries where `has_boundaries`."""
 
     inputs: dict[str, np.ndarray]
     values: dict[int, np.ndarray]
+    has_boundaries: bool = True
+
+    def outputs_only(self, graph: Graph) -> Reference:
+        """Without the values at the boundaries of chunks, weights among them."""
+        return Reference(self.inputs, {o: self.values[o] for o in graph.outputs}, has_boundaries=False)
 
 
 _UNREADABLE = (OSError, ValueError, EOFError, MemoryError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -106,30 +112,34 @@ def find_given(model: Path, asked_for: str | None) -> Given | None:
         return None
 
 
-def expected_of(graph: Graph, given: Given, fixed: Mapping[str, int]) -> Expected | None:
+def expected_of(graph: Graph, given: Given, dims: Mapping[str, Sequence[int]]) -> Expected | None:
     """Inputs and outputs to verify against; None where a file that was not asked for does not fit the model. Named
-    dimensions that are not `fixed` take the values that its inputs have.
+    dimensions that have no values in `dims` take those that its inputs have.
 
-    Raises InputError when a file that was asked for does not fit the model or what is fixed."""
+    Raises InputError when a file that was asked for does not fit the model or the values in `dims`."""
     found = by_role(given.arrays, graph, given.origin)
     try:
-        adopt_dims(graph, found, fixed)
+        adopt_dims(graph, found, dims)
     except InputError as error:
         if given.asked_for:
             raise
-        logger.warning("{} is not used: {}", given.origin, error)
+        logger.warning("nothing is searched or verified with {}: {}", given.origin, error)
         return None
     return found
 
 
-def adopt_dims(graph: Graph, found: Expected, fixed: Mapping[str, int]) -> None:
-    """Let named dimensions take the values that `found` has. Raises InputError where those differ from `fixed`, and
-    as `check_expected`."""
+def adopt_dims(graph: Graph, found: Expected, given: Mapping[str, Sequence[int]]) -> None:
+    """Let the named dimensions that are not `given` values take those that `found` has. Raises InputError where it has
+    another one than those given, or an extent of 0, and as `check_expected`."""
     dims = check_expected(graph, found)
     for name, value in dims.items():
-        if fixed.get(name, value) != value:
-            raise InputError(f"{found.origin} gives dimension '{name}' the value {value}, --dim {fixed[name]}")
-    graph.dims.update(dims)
+        if value not in given.get(name, (value,)):
+            raise InputError(
+                f"{found.origin} gives dimension '{name}' the value {value}, --dim {','.join(map(str, given[name]))}"
+            )
+        if value == 0:
+            raise InputError(f"{found.origin} gives dimension '{name}' the value 0, at which nothing can be timed")
+    graph.dims.update({name: value for name, value in dims.items() if name not in given})
 
 
 def check_expected(graph: Graph, found: Expected) -> dict[str, int]:
@@ -220,31 +230,32 @@ def _wrong_shape(name: str, array: np.ndarray, node: Node) -> InputError:
     return InputError(f"input '{printable(name)}' has shape {list(array.shape)}, the model takes {show(node.shape)}")
 
 
-def representative_inputs(graph: Graph, seed: int) -> dict[str, np.ndarray]:
+def representative_inputs(graph: Graph, seed: int, dims: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
     """Inputs to profile and verify with, from `seed`: floats are normal, integers that index something are in its
-    range, other integers are 1, booleans true."""
+    range, other integers are 1, booleans true. Named dimensions have the values in `dims`, or those of the graph."""
+    dims = graph.dims if dims is None else dims
     rng = np.random.default_rng(seed)
     inputs: dict[str, np.ndarray] = {}
     for node_id in graph.inputs:
         node = graph[node_id]
         assert isinstance(node.op, ops.Input)
-        shape = shape_values(node.shape, graph.dims)
+        shape = shape_values(node.shape, dims)
         if node.dtype.is_float:
             inputs[node.op.name] = rng.standard_normal(shape).astype(node.dtype.numpy)
-        elif (extent := _indexed_extent(graph, node_id)) is not None:
+        elif (extent := _indexed_extent(graph, node_id, dims)) is not None:
             inputs[node.op.name] = rng.integers(0, extent, shape).astype(node.dtype.numpy)
         else:
             inputs[node.op.name] = np.full(shape, LARGEST_PLAIN_INTEGER, node.dtype.numpy)
     return inputs
 
 
-def _indexed_extent(graph: Graph, input_id: int) -> int | None:
+def _indexed_extent(graph: Graph, input_id: int, dims: Mapping[str, int]) -> int | None:
     """The smallest extent that a gather indexes with (something computed from) this input."""
     derived = {input_id}
     extents: list[int] = []
     for node in graph:
         if isinstance(node.op, ops.Gather) and node.operands[0].source in derived:
-            extents.append(int(ex.evaluate(node.operands[1].layout.shape[node.op.axis], graph.dims)))
+            extents.append(int(ex.evaluate(node.operands[1].layout.shape[node.op.axis], dims)))
         elif any(o.source in derived for o in node.operands) and not node.dtype.is_float:
             derived.add(node.id)
     return min(extents, default=None)

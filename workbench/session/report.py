@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from workbench.session import events as ev
 from workbench.session import growth
+from workbench.session.points import point_text
 from workbench.session.spec import SessionSpec
-from workbench.session.view import SessionView
+from workbench.session.view import PointView, SearchView, SessionView
 
 
 def build_report(view: SessionView, spec: SessionSpec, session: Path, artifacts: Path) -> dict[str, Any]:
@@ -49,34 +52,41 @@ def run_report(view: SessionView) -> dict[str, Any]:
         "chunks": len(view.chunks),
         "dims": view.graph.dims if view.graph else {},
         "groups": [_group(view, g.index) for g in view.groups],
-        "verify": None,
-        "latency_ms": None,
         "timeline": [{"stage": s, "seconds": round(t, 6)} for s, t in timeline.items()],
         "unattributed_seconds": round(max(0.0, total - attributed), 6),
         "total_seconds": round(total, 6),
-        "kernels": [],
+        **_result(view.verified, view.measured),
     }
-    if view.verified:
-        v = view.verified
-        report["verify"] = {
-            "ok": v.ok,
-            "max_abs_err": v.max_abs_err,
-            "max_rel_err": v.max_rel_err,
-            "tolerance": v.tolerance,
-            "reference": v.reference,
-        }
-    if view.measured:
-        m = view.measured
-        report["latency_ms"] = {"median": m.median, "p20": m.p20, "p80": m.p80, "runs": m.runs}
-        report["kernels"] = [msgspec.to_builtins(k) for k in m.kernels]
+    if view.graph and view.graph.points:
+        report["points"] = [
+            {**_point(info.dims, info.ranges), **_result(found.verified, found.measured)}
+            for info, found in ((i, view.points.get(place, PointView())) for place, i in enumerate(view.graph.points))
+        ]
     return report
+
+
+def _result(verified: ev.Verified | None, measured: ev.Measured | None) -> dict[str, Any]:
+    """The verdict, the latency and the kernels of the whole program; null and empty where they are not known."""
+    result: dict[str, Any] = {"verify": None, "latency_ms": None, "kernels": []}
+    if verified is not None:
+        keys = ("ok", "max_abs_err", "max_rel_err", "tolerance", "reference")
+        result["verify"] = {key: getattr(verified, key) for key in keys}
+    if measured is not None:
+        result["latency_ms"] = {key: getattr(measured, key) for key in ("median", "p20", "p80", "runs")}
+        result["kernels"] = [msgspec.to_builtins(k) for k in measured.kernels]
+    return result
+
+
+def _point(dims: Mapping[str, int], ranges: Mapping[str, tuple[int, int | None]]) -> dict[str, Any]:
+    """A point as it is printed: its values, and by dimension the least and the largest value of its runs."""
+    return {"dims": dict(dims), "ranges": {name: list(ends) for name, ends in ranges.items()}}
 
 
 def _group(view: SessionView, index: int) -> dict[str, Any]:
     info = view.groups[index]
     saturation = view.saturation.get(index)
     result = saturation.result if saturation else None
-    search = view.search.get(index)
+    searches = view.searches.get(index, [])
     group: dict[str, Any] = {
         "representative": info.representative,
         "members": info.members,
@@ -123,19 +133,25 @@ def _group(view: SessionView, index: int) -> dict[str, Any]:
             {"name": f.name, "rows": f.rows, "first_step": f.first_step, "sizes": growth.changes(f)}
             for f in growth.function_rows(saturation.steps)
         ]
-    if search:
-        group["search"] = {
-            "strategy": view.opened.strategy if view.opened else "",
-            "candidates": search.done,
-            "profiled": search.done - sum(search.rejected.values()),
-            "rejected": search.rejected,
-            "first_ms": search.first_ms,
-            "best_ms": search.best_ms,
-            "choices": search.choices,
-            "space_log10": search.space_log10,
-            "seconds": search.seconds,
-        }
+    if searches:
+        group["search"] = _search(view, searches[0])
+    if len(searches) > 1:
+        group["points"] = [{**_point(s.dims, s.ranges), "search": _search(view, s)} for s in searches]
     return group
+
+
+def _search(view: SessionView, search: SearchView) -> dict[str, Any]:
+    return {
+        "strategy": view.opened.strategy if view.opened else "",
+        "candidates": search.done,
+        "profiled": search.done - sum(search.rejected.values()),
+        "rejected": search.rejected,
+        "first_ms": search.first_ms,
+        "best_ms": search.best_ms,
+        "choices": search.choices,
+        "space_log10": search.space_log10,
+        "seconds": search.seconds,
+    }
 
 
 def peak_rss_mb() -> float:
@@ -156,15 +172,11 @@ def as_text(report: dict[str, Any]) -> str:
     ]
     for i, g in enumerate(report["groups"]):
         fired = sum(1 for r in g["rules"] if r["matches"])
-        search = g["search"] or {}
-        first, best = search.get("first_ms"), search.get("best_ms")
-        gain = f"{first / best:5.2f}x" if first and best else "     -"
-        rejected = sum(search.get("rejected", {}).values())
         lines.append(
             f"  {i:5}  {len(g['members']):7}  {g['nodes']:5}  {g['egraph']['nodes'] if g['egraph'] else 0:7}"
-            f"  {fired:4} of {len(g['rules']):3}  {search.get('candidates', 0):10}  {rejected:8}"
-            f"  {_ms(first)}  {_ms(best)}  {gain}"
+            f"  {fired:4} of {len(g['rules']):3}  {'' if 'points' in g else _search_text(g['search'] or {})}"
         )
+        lines += [f"{point_text(p["dims"], p["ranges"]):>45}  {_search_text(p['search'])}" for p in g.get("points", ())]
     verify, latency = report["verify"], report["latency_ms"]
     lines.append("")
     if verify:
@@ -173,11 +185,13 @@ def as_text(report: dict[str, Any]) -> str:
             f"  {word}: max abs error {verify['max_abs_err']:.3g}, relative {verify['max_rel_err']:.3g}, "
             f"against the {verify['reference']}{_allowed(verify)}"
         )
-    if latency:
+    if latency and "points" not in report:
         lines.append(
             f"  latency {latency['median']:.4g} ms (p20 {latency['p20']:.4g}, p80 {latency['p80']:.4g}, "
             f"{latency['runs']} runs)"
         )
+    for point in report.get("points", ()):
+        lines.append(f"  {_point_line(point)}")
     stages = "  ".join(f"{t['stage']} {t['seconds']:.2f}" for t in report["timeline"])
     other, total = report["unattributed_seconds"], report["total_seconds"]
     lines.append(f"  seconds: {stages}  other {other:.2f}  total {total:.2f}")
@@ -188,6 +202,26 @@ def as_text(report: dict[str, Any]) -> str:
 def _allowed(verify: dict[str, Any]) -> str:
     """What the errors may be; reports of earlier versions do not say."""
     return f" (allowed: {verify['tolerance']})" if verify.get("tolerance") else ""
+
+
+def _search_text(search: Mapping[str, Any]) -> str:
+    first, best = search.get("first_ms"), search.get("best_ms")
+    gain = f"{first / best:5.2f}x" if first and best else "     -"
+    rejected = sum(search.get("rejected", {}).values())
+    return f"{search.get('candidates', 0):10}  {rejected:8}  {_ms(first)}  {_ms(best)}  {gain}"
+
+
+def _point_line(point: Mapping[str, Any]) -> str:
+    verify, latency = point["verify"], point["latency_ms"]
+    said = [point_text(point["dims"], point["ranges"])]
+    if verify:
+        said.append(
+            f"{'right' if verify['ok'] else 'WRONG'} against the {verify['reference']}, relative error "
+            f"{verify['max_rel_err']:.3g}"
+        )
+    if latency:
+        said.append(f"latency {latency['median']:.4g} ms")
+    return "  ".join(said)
 
 
 def _ms(value: float | None) -> str:

@@ -77,7 +77,7 @@ def scaling_report(
     with Saturator(files, limits_of(spec)) as saturator:
         rules = saturator.rules
         graph = import_model(
-            path, dims=spec.dims, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
+            path, dims=spec.representative, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
         ).graph
         chunks, _, groups = split_and_group(graph, spec.breaks)
         chosen = _chosen(groups, chunks, group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,7 @@ from workbench.session import events as ev
 from workbench.session.executable import custom_op_table
 from workbench.session.leading import forget_leading, keep_leading
 from workbench.session.tolerances import tolerance
+from workbench.session.points import as_text
 
 if TYPE_CHECKING:
     from workbench.runtime.device import DeviceWorker
@@ -37,18 +38,26 @@ class NoCandidate(NotViableError):
 
 @dataclass(frozen=True, slots=True)
 class GroupBest:
-    """The fastest right genome of a group, in milliseconds for one chunk."""
+    """The fastest right genome of a group, in milliseconds for one chunk, where the named dimensions that the group has
+    are `dims`."""
 
     genome: Genome
     ms: float
     first_ms: float
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 class _DeviceEvaluator:
-    """A group on the device: its representative's boundary values bound, candidates run against its outputs."""
+    """A group on the device: its representative's boundary values bound, candidates run against its outputs. What was
+    bound for another point goes."""
 
     def __init__(
-        self, session: CompileSession, worker: DeviceWorker, group: Group, reference: Mapping[int, np.ndarray]
+        self,
+        session: CompileSession,
+        worker: DeviceWorker,
+        group: Group,
+        dims: Mapping[str, int],
+        reference: Mapping[int, np.ndarray],
     ) -> None:
         chunk = session.chunks[group.representative]
         program = session.programs[group.representative]
@@ -57,7 +66,7 @@ class _DeviceEvaluator:
         self.key = f"group-{group.digest}"
         graph = session.graph
         arrays = {str(i): reference[i] for i in program.inputs}
-        outputs = [reference[o].reshape(shape_values(graph[o].shape, graph.dims)) for o in chunk.outputs]
+        outputs = [reference[o].reshape(shape_values(graph[o].shape, dims)) for o in chunk.outputs]
         inside = set(chunk.nodes)
         allowed = [tolerance(graph, o, inside) for o in chunk.outputs]
         worker.bind(self.key, arrays, [o.reshape(-1) for o in outputs], allowed)
@@ -80,49 +89,60 @@ class _DeviceEvaluator:
         return self.worker.evaluate(self.key, plan, bindings, options)
 
 
-def search_group(session: CompileSession, group: Group, reference: Mapping[int, np.ndarray]) -> GroupBest:
-    """Search one group and return its best. Raises Stopped when cancelled; what was tried is in the ledger.
+def search_group(
+    session: CompileSession, group: Group, place: int, dims: Mapping[str, int], reference: Mapping[int, np.ndarray]
+) -> GroupBest:
+    """Search one group and return its best, at the values `dims` of the named dimensions: `place` among those that
+    are not the same to it. `reference` has the values at its boundary. Raises Stopped when cancelled; what was tried
+    is in the ledger.
 
     Raises NoCandidate with the reasons when nothing right was found."""
     saturated = session.saturated[group.index]
     space = saturated.space
     spec = session.spec
-    dims = session.graph.dims
+    points = session.points_of(group)
+    point = points.named(dims)
     seed = spec.seed * 1_000_003 + group.index
     strategy = make_strategy(spec.strategy, space, seed, lambda genome: fitted(space, genome, dims))
     session.emit(
         ev.SearchStarted(
             group=group.index,
+            point=place,
+            dims=point,
+            ranges=points.ranges(dims),
             limit=spec.limit,
             choices=len(space.genes),
             space_log10=round(space.size_log10, 2),
             members=len(group.members),
         )
     )
-    forget_leading(session.store, group, session.target)
+    forget_leading(session.store, group, session.target, place)
     began = time.perf_counter()
     outcome = Outcome()
     for entry, state in search(
         space,
         strategy,
-        _DeviceEvaluator(session, session.worker, group, reference),
+        _DeviceEvaluator(session, session.worker, group, dims, reference),
         limit=spec.limit,
         dims=dims,
         ledger=session.ledger,
-        search_id=session.search_id(group, saturated.rules_digest),
+        search_id=session.search_id(group, saturated.rules_digest, point),
         checkpoint=session.search_checkpoint,
     ):
         outcome = state
-        session.emit(_event(group.index, entry))
+        session.emit(_event(group.index, place, entry))
         if state.best_index == entry.index and entry.ms is not None and state.first_ms is not None:
             assert state.best is not None
-            keep_leading(session, group, state.best, entry.index, entry.ms)
+            keep_leading(session, group, state.best, entry.index, entry.ms, place)
             session.emit(
-                ev.BestImproved(group=group.index, index=entry.index, ms=entry.ms, first_ms=state.first_ms)
+                ev.BestImproved(
+                    group=group.index, point=place, index=entry.index, ms=entry.ms, first_ms=state.first_ms
+                )
             )
     session.emit(
         ev.SearchFinished(
             group=group.index,
+            point=place,
             candidates=outcome.candidates,
             profiled=outcome.profiled,
             rejected=dict(outcome.rejected),
@@ -132,22 +152,26 @@ def search_group(session: CompileSession, group: Group, reference: Mapping[int, 
         )
     )
     session.checkpoint()
+    where = f" at {as_text(point)}" if point else ""
     if outcome.best is None or outcome.best_ms is None or outcome.first_ms is None:
         reasons = ", ".join(f"{r} {n}" for r, n in outcome.rejected.items()) or "none were proposed"
         raise NoCandidate(
-            f"group {group.index}: none of {outcome.candidates} candidates was right ({reasons})",
+            f"group {group.index}{where}: none of {outcome.candidates} candidates was right ({reasons})",
             "the reasons are in candidates.jsonl of the session",
         )
     logger.info(
-        "group {}: {:.4g} ms, first {:.4g} ms, {} candidates, {} profiled",
-        group.index, outcome.best_ms, outcome.first_ms, outcome.candidates, outcome.profiled,
+        "group {}{}: {:.4g} ms, first {:.4g} ms, {} candidates, {} profiled",
+        group.index, where, outcome.best_ms, outcome.first_ms, outcome.candidates, outcome.profiled,
     )  # fmt: skip
-    return GroupBest(outcome.best, outcome.best_ms, outcome.first_ms)
+    own = session.programs[group.representative].dims
+    at = {name: value for name, value in dims.items() if name in own}
+    return GroupBest(outcome.best, outcome.best_ms, outcome.first_ms, at)
 
 
-def _event(group: int, entry: Entry) -> ev.CandidateEvaluated:
+def _event(group: int, point: int, entry: Entry) -> ev.CandidateEvaluated:
     return ev.CandidateEvaluated(
         group=group,
+        point=point,
         index=entry.index,
         genome=entry.genome,
         parent=entry.parent,

@@ -20,7 +20,14 @@ from workbench.chunking import Chunk, Group
 from workbench.egraph.program import ChunkProgram
 from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Saturator
-from workbench.errors import ModelError, RuleError, SessionError, UnavailableError, WorkbenchError, printable
+from workbench.errors import (
+    ModelError,
+    RuleError,
+    SessionError,
+    UnavailableError,
+    WorkbenchError,
+    printable,
+)
 from workbench.frontend import Imported, import_model
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
@@ -35,11 +42,13 @@ from workbench.session import saturation as sat
 from workbench.session.executable import Executable
 from workbench.session.leading import keep_kernel_times
 from workbench.session.library import directories, place_of
+from workbench.session.points import Dims, Points
 from workbench.session.recorded import Recorded, Stopped
 from workbench.session.reference import (
     Expected,
     Given,
     Reference,
+    check_expected,
     expected_of,
     find_given,
     interpret,
@@ -47,6 +56,7 @@ from workbench.session.reference import (
 )
 from workbench.session.report import build_report
 from workbench.session.search_stage import GroupBest, search_group
+from workbench.session.sizes import given_dims, laid_out, point_infos
 from workbench.session.spec import DEMO, SessionSpec, checked
 from workbench.session.split_stage import cut_graph, emit_programs
 from workbench.session.stitch_stage import stitch_chunks
@@ -89,10 +99,13 @@ class CompileSession(Recorded):
         self.saturated: dict[int, sat.GroupEGraph] = {}
         self.rules_in_use: tuple[RuleFile, ...] | None = None
         """The rule files of the last saturation that was completed."""
-        self.best: dict[int, GroupBest] = {}
+        self.best: dict[int, tuple[GroupBest, ...]] = {}
+        """By group, its best at each point that it depends on, the representative's first."""
         self.executable: Executable | None = None
         self.expected: Expected | None = None
-        self._reference: Reference | None = None
+        self.points = Points({})
+        self._references: dict[int, Reference] = {}
+        """By place in `points.all()`. Only of the last one are the values at the chunks' boundaries kept."""
 
         super().__init__(spec, on_event)
 
@@ -143,13 +156,15 @@ class CompileSession(Recorded):
             given = given or find_given(path, self.spec.expected)
             self.imported = import_model(
                 path,
-                dims=self.spec.dims,
+                dims=self.spec.representative,
                 random_weights=self.spec.random_weights,
                 allow_opaque=self.spec.allow_opaque,
                 input_shapes=None if given is None else given.input_shapes,
             )
             graph = self.graph
-            self.expected = None if given is None else expected_of(graph, given, self.spec.dims)
+            dims = given_dims(self.imported, self.spec)
+            self.expected = None if given is None else expected_of(graph, given, dims)
+            self.points = laid_out(graph, dims)
             self.emit(
                 ev.GraphImported(
                     nodes=len(graph),
@@ -158,6 +173,7 @@ class CompileSession(Recorded):
                     outputs=[_describe(graph, o) for o in graph.outputs],
                     parameters=self.imported.parameters,
                     dims=dict(graph.dims),
+                    points=point_infos(self.points),
                 )
             )
             logger.info("{} ONNX nodes became {} primitives", self.imported.onnx_nodes, len(graph))
@@ -234,17 +250,27 @@ class CompileSession(Recorded):
         self.emit(event)
         self.checkpoint()
 
-    def reference(self) -> Reference:
-        """What the interpreter makes of the given or representative inputs. Computed once for the chunks there are.
+    def reference(self, point: int = 0, *, boundaries: bool = True) -> Reference:
+        """What the interpreter makes of the given or representative inputs at a point, by its place in
+        `points.all()`: the values of the outputs and, unless asked otherwise, at the boundaries of the chunks.
 
         Raises ModelError when weights are missing."""
-        if self._reference is None:
+        found = self._references.get(point)
+        if found is None or (boundaries and not found.has_boundaries):
             self._check_weights()
-            graph = self.graph
-            inputs = self.expected.inputs if self.expected else representative_inputs(graph, self.spec.seed)
-            boundaries = {i for c in self.chunks for i in (*c.inputs, *c.outputs)}
-            self._reference = interpret(graph, inputs, boundaries, self.checkpoint)
-        return self._reference
+            for other, kept in self._references.items():
+                self._references[other] = kept.outputs_only(self.graph)
+            expected, dims = self._expected_at(point), self.points.all()[point]
+            inputs = expected.inputs if expected else representative_inputs(self.graph, self.spec.seed, dims)
+            crossing = {i for c in self.chunks for i in (*c.inputs, *c.outputs)}
+            found = self._references[point] = interpret(self.graph, inputs, crossing, self.checkpoint)
+        return found
+
+    def _expected_at(self, point: int) -> Expected | None:
+        """What was given to verify against, where that is of this point."""
+        if self.expected is None or check_expected(self.graph, self.expected) != self.points.all()[point]:
+            return None
+        return self.expected
 
     def _check_weights(self) -> None:
         missing = self.imported.missing_weights if self.imported is not None else []
@@ -254,9 +280,9 @@ class CompileSession(Recorded):
                 "profile with --random-weights, or put the weight file beside the model",
             )
 
-    def search(self) -> dict[int, GroupBest]:
-        """The best genome of each group, by group index. Raises WorkbenchError when a group has nothing viable, and
-        UnavailableError where kernels for the target cannot be profiled here."""
+    def search(self) -> dict[int, tuple[GroupBest, ...]]:
+        """The best genomes of each group, by group index: one for each point that it depends on. Raises WorkbenchError
+        when a group has nothing viable, and UnavailableError where kernels for the target cannot be profiled here."""
         if not self.saturated or len(self.saturated) < len(self.groups):
             raise SessionError("the groups are not saturated yet", "call saturate first")
         self._forget("search")
@@ -264,12 +290,26 @@ class CompileSession(Recorded):
             for saturated in self.saturated.values():
                 _ = saturated.space  # says what has no kernel before anything is computed
             _ = self.runtime  # where it cannot be had, that is known before the interpreter runs
-            reference = self.reference()
-            for g in self.groups:
-                self.checkpoint()
-                self.best[g.index] = search_group(self, g, reference.values)
-                known.remember(g, self.saturated[g.index], self.target, self.graph.dims, self.best[g.index])
+            for point in range(len(self.points.all())):  # the outer loop: the boundary values of one are kept at a time
+                for g in self.groups:
+                    self._search_at(g, point)
         return self.best
+
+    def _search_at(self, group: Group, point: int) -> None:
+        """Search a group at a point, unless it was searched before at one that is the same to it."""
+        dims = self.points.all()[point]
+        place = self.points_of(group).place_of(dims)
+        found = self.best.get(group.index, ())
+        if place < len(found):
+            return
+        self.checkpoint()
+        best = search_group(self, group, place, dims, self.reference(point).values)
+        known.remember(group, self.saturated[group.index], self.target, best)
+        self.best[group.index] = (*found, best)
+
+    def points_of(self, group: Group) -> Points:
+        """The points that are not the same to a group: they differ in dimensions that its program has."""
+        return self.points.of(self.programs[group.representative].dims)
 
     def search_checkpoint(self) -> bool:
         """Blocks while paused; False once cancelled."""
@@ -286,24 +326,28 @@ class CompileSession(Recorded):
         return self.executable
 
     def verify(self) -> ev.Verified:
-        """The executable against the interpreter, and against expected outputs where they are given; then its latency.
+        """The executable at every point against the interpreter, and against expected outputs where they are given;
+        then its latency. The verdict is over all points.
 
-        Raises WrongResult when they differ."""
+        Raises WrongResult when they differ anywhere."""
         if self.executable is None:
             raise SessionError("nothing is compiled yet", "call stitch first")
         with self._stage("verify"):
-            reference = self.reference()
-            verdict = verification.verify(self.graph, self.executable, reference, self.expected)
-            self.emit(verdict)
-            keep = partial(keep_kernel_times, self)
-            self.emit(verification.measure(self.executable, reference.inputs, keep))
+            for point, dims in enumerate(self.points.all()):
+                self.checkpoint()
+                reference = self.reference(point, boundaries=False)
+                expected = self._expected_at(point)
+                verdict = verification.verify(self.graph, self.executable, reference, expected)
+                self.emit(msgspec.structs.replace(verdict, point=point))
+                keep = partial(keep_kernel_times, self, dims)
+                measured = verification.measure(self.executable, reference.inputs, keep)
+                self.emit(msgspec.structs.replace(measured, point=point))
             self._write_artifacts(self.executable)
-        if not verdict.ok:
-            raise WrongResult(
-                f"the compiled model is wrong: largest relative error {verdict.max_rel_err:.3g} "
-                f"(allowed: {verdict.tolerance}) against the {verdict.reference}"
-            )
-        return verdict
+        whole = self.view.verified
+        assert whole is not None
+        if not whole.ok:
+            raise verification.wrong(self.view)
+        return whole
 
     def _artifact_directory(self) -> Path:
         return Path(self.spec.artifacts or artifacts.DEFAULT_DIRECTORY)
@@ -399,7 +443,8 @@ class CompileSession(Recorded):
         if first <= ev.STAGES.index("saturate"):
             self.saturated = {}
         if first <= ev.STAGES.index("split"):
-            self.chunks, self.programs, self.groups, self._reference = [], [], [], None
+            self.chunks, self.programs, self.groups = [], [], []
+            self._references = {}
         if first <= ev.STAGES.index("import"):
             self.imported = self.expected = None
 
@@ -436,10 +481,12 @@ class CompileSession(Recorded):
         toggled = set(self.spec.toggled) ^ {node}
         self.spec = msgspec.structs.replace(self.spec, toggled=tuple(sorted(toggled)))
 
-    def search_id(self, group: Group, files_digest: str) -> str:
-        """Names one search: what is searched, how, and in which run."""
+    def search_id(self, group: Group, files_digest: str, point: Dims) -> str:
+        """Names one search: what is searched, how, in which run, and at which of several points."""
         spec = self.spec
         text = f"{group.digest} {files_digest} {self.target} {spec.strategy} {spec.seed} {spec.run}"
+        if point:
+            text += f" {sorted(point.items())}"
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from workbench.errors import ModelError, WorkbenchError, printable
+from workbench.session.points import MOST_POINTS
 from workbench.targets import CHOICES
 
 DEMO = "demo"
@@ -21,10 +22,11 @@ COMPILE, EGG = "compile", "egg"
 
 
 class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is a path, or `demo`. `limit` is candidates per group; `breaks` is auto, none, explicit or a regular
-    expression on node names; `dims` gives named dimensions their representative values. `rules` are directories added
-    to the library, `egg` one that replaces it. `expected` is an .npz with `in_NAME` and `out_NAME` arrays. `session`
-    and `artifacts` are directories, chosen where None."""
+    """`model` is a path, or `demo`. `limit` is candidates per group and point; `breaks` is auto, none, explicit or a
+    regular expression on node names; `dims` gives named dimensions the value, or values, that are searched at: the
+    first is the representative (see `points`). `rules` are directories added to the library, `egg` one that replaces
+    it. `expected` is an .npz with `in_NAME` and `out_NAME` arrays. `session` and `artifacts` are directories, chosen
+    where None."""
 
     model: str = DEMO
     target: str = "auto"
@@ -32,7 +34,7 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     strategy: str = "evolve"
     breaks: str = "auto"
-    dims: dict[str, int] = {}
+    dims: dict[str, int | tuple[int, ...]] = {}
     rules: tuple[str, ...] = ()
     egg: str | None = None
     random_weights: bool = False
@@ -55,6 +57,11 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Counts reruns: a rerun search tries and times everything anew."""
     toggled: tuple[int, ...] = ()
     """HLIR nodes at which the user turned a break on or off."""
+
+    @property
+    def representative(self) -> dict[str, int]:
+        """The first value that `dims` gives each of its dimensions."""
+        return {name: values_of(value)[0] for name, value in self.dims.items()}
 
 
 def checked(spec: SessionSpec) -> SessionSpec:
@@ -87,6 +94,7 @@ def checked(spec: SessionSpec) -> SessionSpec:
     ):
         if value is not None and value < least:
             raise WorkbenchError(f"--{name}: {value} is less than {least}")
+    spec = msgspec.structs.replace(spec, dims=_checked_dims(spec.dims))
     if spec.kind == EGG:
         _check_file(spec.model, "an .egg file")
         return spec if spec.working else msgspec.structs.replace(spec, working=os.getcwd())
@@ -134,15 +142,53 @@ def parse_bytes(text: str) -> int:
     return int(float(found.group(1)) * 1024 ** " KMGT".index(found.group(2).upper() or " "))
 
 
-def parse_dims(items: Iterable[str]) -> dict[str, int]:
-    """`NAME=VALUE` items as a mapping. Raises WorkbenchError for anything else."""
-    dims: dict[str, int] = {}
+def parse_dims(items: Iterable[str]) -> dict[str, int | tuple[int, ...]]:
+    """`NAME=VALUE` or `NAME=VALUE,VALUE,..` items as a mapping. Raises WorkbenchError for anything else."""
+    dims: dict[str, int | tuple[int, ...]] = {}
     for item in items:
-        found = re.fullmatch(r"([^=]+)=([0-9]{1,18})", item)
-        if not found or int(found.group(2)) < 1:
+        found = re.fullmatch(r"([^=]+)=([0-9]{1,18}(?:,[0-9]{1,18})*)", item)
+        if not found:
             shown = printable(item, 60)
-            raise WorkbenchError(f"--dim: '{shown}' is not NAME=VALUE with a whole number of at least 1")
-        name, value = found.group(1), int(found.group(2))
-        if dims.setdefault(name, value) != value:
-            raise WorkbenchError(f"--dim: '{printable(name, 60)}' is given twice, as {dims[name]} and {value}")
-    return dims
+            raise WorkbenchError(f"--dim: '{shown}' is not NAME=VALUE or NAME=VALUE,VALUE,.. with whole numbers")
+        name, values = found.group(1), _one_or_more(tuple(map(int, found.group(2).split(","))))
+        if dims.setdefault(name, values) != values:
+            said = " and ".join(map(values_text, (dims[name], values)))
+            raise WorkbenchError(f"--dim: '{printable(name, 60)}' is given twice, as {said}")
+    return _checked_dims(dims)
+
+
+def values_of(value: int | Sequence[int]) -> tuple[int, ...]:
+    """The values that an entry of `dims` gives."""
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def values_text(value: int | Sequence[int]) -> str:
+    """An entry of `dims` as it is typed."""
+    return ",".join(map(str, values_of(value)))
+
+
+def _one_or_more(values: tuple[int, ...]) -> int | tuple[int, ...]:
+    return values[0] if len(values) == 1 else values
+
+
+def _checked_dims(dims: Mapping[str, int | tuple[int, ...]]) -> dict[str, int | tuple[int, ...]]:
+    """`dims` in the one form that is kept. Raises WorkbenchError for values that cannot be searched at."""
+    points = 1
+    for name, value in dims.items():
+        shown, values = printable(name, 60), values_of(value)
+        if not values:
+            raise WorkbenchError(f"--dim: '{shown}' is given no value")
+        if min(values) < 1:
+            raise WorkbenchError(
+                f"--dim: '{shown}' is given as {min(values)}; it must be at least 1",
+                "nothing can be timed at an extent of 0; a run at 0 needs no value here",
+            )
+        if len(set(values)) < len(values):
+            raise WorkbenchError(f"--dim: '{shown}' is given the same value twice: {values_text(value)}")
+        points *= len(values)
+    if points > MOST_POINTS:
+        raise WorkbenchError(
+            f"--dim: all combinations of these values are {points} points to search at, more than {MOST_POINTS}",
+            "give fewer values",
+        )
+    return {name: _one_or_more(values_of(value)) for name, value in dims.items()}

@@ -52,7 +52,12 @@ def emit_programs(
         ev.GroupsFormed(
             groups=[
                 ev.GroupInfo(
-                    g.index, g.representative, list(g.members), len(chunks[g.representative].nodes), g.digest
+                    g.index,
+                    g.representative,
+                    list(g.members),
+                    len(chunks[g.representative].nodes),
+                    g.digest,
+                    len(session.points.of(programs[g.representative].dims).all()),
                 )
                 for g in groups
             ]

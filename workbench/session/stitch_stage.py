@@ -13,38 +13,55 @@ from workbench.search.binding import Binding, bind
 from workbench.search.extract import extract
 from workbench.search.placement import Rejected
 from workbench.session import events as ev
-from workbench.session.executable import Executable
+from workbench.session.executable import Choice, Executable
+from workbench.session.points import as_text, by_nearness
 
 if TYPE_CHECKING:
     from workbench.session.session import CompileSession
 
 
 def stitch_chunks(session: CompileSession) -> Executable:
-    """The executable, compiled for the representative dimensions. Raises NotViableError where kernels do not work for
-    the dimensions of a later run."""
+    """The executable, specialised for every point. A run takes of each group the best of the point nearest to it.
+    Raises NotViableError where none of the kernels found works for the dimensions of a later run."""
     graph = session.graph
-    group_of = {c: g.index for g in session.groups for c in g.members}
-    chosen = {i: (s.space, session.best[i].genome) for i, s in session.saturated.items()}
+    groups = sorted(session.groups, key=lambda g: g.index)
+    place_of = {c: place for place, g in enumerate(groups) for c in g.members}
     members = [(c, Binding.of(p, c.outputs)) for c, p in zip(session.chunks, session.programs, strict=True)]
+    found = [session.best[g.index] for g in groups]
+    spaces = [session.saturated[g.index].space for g in groups]
+    points = [[best.dims for best in bests] for bests in found]
 
-    def stitched(dims: Mapping[str, int]) -> Program:
-        try:
-            extracted = {i: extract(space, genome, dims) for i, (space, genome) in chosen.items()}
-        except Rejected as rejected:
-            given = ", ".join(f"{n}={v}" for n, v in dims.items()) or "all values of the dimensions"
-            raise NotViableError(
-                f"the chosen kernels do not work for {given}: {rejected.detail}", "compile with these values as --dim"
-            ) from None
-        bound = [bind(extracted[group_of[c.index]], binding) for c, binding in members]
+    def chosen(dims: Mapping[str, int]) -> Choice:
+        return tuple(by_nearness(own, dims)[0] for own in points)
+
+    def extracted(place: int, point: int, dims: Mapping[str, int]) -> Program:
+        """The kernels of a point's best; of the next one's where those do not work for `dims`."""
+        why = ""
+        for other in by_nearness(points[place], points[place][point]):
+            try:
+                return extract(spaces[place], found[place][other].genome, dims)
+            except Rejected as rejected:
+                why = why or rejected.detail
+        raise NotViableError(
+            f"the chosen kernels do not work for {as_text(dims) or 'all values of the dimensions'}: {why}",
+            "compile with these values as --dim",
+        )
+
+    def stitched(choice: Choice, dims: Mapping[str, int]) -> Program:
+        programs = [extracted(place, point, dims) for place, point in enumerate(choice)]
+        bound = [bind(programs[place_of[c.index]], binding) for c, binding in members]
         return chunking.stitch(graph, [c for c, _ in members], bound)
 
-    executable = Executable(graph, session.runtime, stitched, lambda i: load_constant(graph, i))
-    compiled = executable.specialise(graph.dims)
-    session.emit(
-        ev.Stitched(
-            kernels=len(compiled.program.kernels),
-            buffers=len(compiled.program.buffers),
-            arena_bytes=compiled.plan.arena_bytes,
+    executable = Executable(graph, session.runtime, chosen, stitched, lambda i: load_constant(graph, i))
+    for point, dims in enumerate(session.points.all()):
+        session.checkpoint()
+        compiled = executable.specialise(dims)
+        session.emit(
+            ev.Stitched(
+                point=point,
+                kernels=len(compiled.program.kernels),
+                buffers=len(compiled.program.buffers),
+                arena_bytes=compiled.plan.arena_bytes,
+            )
         )
-    )
     return executable

@@ -11,8 +11,10 @@ from workbench.runtime.compare import Tolerance, compare
 from workbench.runtime.protocol import by_kernel
 from workbench.session import events as ev
 from workbench.session.executable import Arrays, Compiled, Executable
+from workbench.session.points import as_text
 from workbench.session.reference import Expected, Reference, output_nodes
 from workbench.session.tolerances import tolerance
+from workbench.session.view import SessionView
 
 LARGEST = sys.float_info.max
 """Stands for an infinite error in events and reports: JSON has no infinity."""
@@ -57,6 +59,17 @@ def verify(graph: Graph, executable: Executable, reference: Reference, expected:
         max_rel_err=max(relatives),
         reference=origin,
         tolerance=str(loosest),
+    )
+
+
+def wrong(view: SessionView) -> WrongResult:
+    """The error that says at which of the points that are not right it is largest."""
+    found = [(point.verified, place) for place, point in view.points.items() if point.verified is not None]
+    verdict, place = max((each for each in found if not each[0].ok), key=lambda each: each[0].max_rel_err)
+    where = as_text(view.point_info(place).dims)
+    return WrongResult(
+        f"the compiled model is wrong{f' at {where}' if where else ''}: largest relative error "
+        f"{verdict.max_rel_err:.3g} (allowed: {verdict.tolerance}) against the {verdict.reference}"
     )
 
 

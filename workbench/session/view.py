@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from workbench.session import events as ev
 from workbench.session.runs import MOST_KEPT, Run, baseline_of
 
 
 @dataclass(slots=True)
 class SearchView:
-    """The search of one group."""
+    """The search of one group at one point: at `dims`, for runs in `ranges` (see events.PointInfo)."""
 
+    dims: dict[str, int] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     limit: int = 0
     members: int = 1
     choices: int = 0
@@ -32,6 +36,20 @@ class SearchView:
         """Candidates evaluated so far."""
         return len(self.candidates)
 
+    @property
+    def gain(self) -> float | None:
+        """First over best: how many times faster the best is."""
+        return self.first_ms / self.best_ms if self.first_ms and self.best_ms else None
+
+
+@dataclass(slots=True)
+class PointView:
+    """The whole program at one point."""
+
+    stitched: ev.Stitched | None = None
+    verified: ev.Verified | None = None
+    measured: ev.Measured | None = None
+
 
 @dataclass(slots=True)
 class SaturationView:
@@ -46,10 +64,8 @@ class Results:
     """What a run had reached when it was saturated again; it comes back where that fails."""
 
     saturation: dict[int, SaturationView]
-    search: dict[int, SearchView]
-    stitched: ev.Stitched | None
-    verified: ev.Verified | None
-    measured: ev.Measured | None
+    searches: dict[int, list[SearchView]]
+    points: dict[int, PointView]
     finished: ev.SessionFinished | None
     timeline: dict[str, float]
     earlier: float
@@ -86,10 +102,10 @@ class SessionView:
     breaks_mode: str = ""
     groups: list[ev.GroupInfo] = field(default_factory=list)
     saturation: dict[int, SaturationView] = field(default_factory=dict)
-    search: dict[int, SearchView] = field(default_factory=dict)
-    stitched: ev.Stitched | None = None
-    verified: ev.Verified | None = None
-    measured: ev.Measured | None = None
+    searches: dict[int, list[SearchView]] = field(default_factory=dict)
+    """By group, its searches at the points that it depends on, the representative's first."""
+    points: dict[int, PointView] = field(default_factory=dict)
+    """The whole program at each point; 0 is the representative."""
     failure: ev.Failed | None = None
     program: ProgramView | None = None
     xray: ev.XrayDone | None = None
@@ -157,7 +173,10 @@ class SessionView:
             case ev.GroupSaturated():
                 self.saturation.setdefault(event.group, SaturationView()).result = event
             case ev.SearchStarted():
-                self.search[event.group] = SearchView(
+                self._search(event.group, event.point)
+                self.searches[event.group][event.point] = SearchView(
+                    dims=event.dims,
+                    ranges=event.ranges,
                     limit=event.limit,
                     members=event.members,
                     choices=event.choices,
@@ -165,23 +184,23 @@ class SessionView:
                     started_at=event.at,
                 )
             case ev.CandidateEvaluated():
-                search = self.search.setdefault(event.group, SearchView())
+                search = self._search(event.group, event.point)
                 search.candidates.append(event)
                 if event.reason:
                     search.rejected[event.reason] = search.rejected.get(event.reason, 0) + 1
             case ev.BestImproved():
-                search = self.search.setdefault(event.group, SearchView())
+                search = self._search(event.group, event.point)
                 search.first_ms, search.best_ms, search.best_index = event.first_ms, event.ms, event.index
                 search.best_curve.append((event.index, event.ms))
             case ev.SearchFinished():
-                search = self.search.setdefault(event.group, SearchView())
+                search = self._search(event.group, event.point)
                 search.finished, search.seconds = True, event.seconds
             case ev.Stitched():
-                self.stitched = event
+                self._point(event.point).stitched = event
             case ev.Verified():
-                self.verified = event
+                self._point(event.point).verified = event
             case ev.Measured():
-                self.measured = event
+                self._point(event.point).measured = event
             case ev.Paused():
                 self.paused = True
             case ev.Resumed():
@@ -214,6 +233,48 @@ class SessionView:
             case ev.SessionFinished():
                 self.finished, self.stage = event, ""
 
+    def _search(self, group: int, point: int) -> SearchView:
+        found = self.searches.setdefault(group, [])
+        while len(found) <= point:
+            found.append(SearchView())
+        return found[point]
+
+    def _point(self, point: int) -> PointView:
+        return self.points.setdefault(point, PointView())
+
+    @property
+    def search(self) -> dict[int, SearchView]:
+        """By group, its search at the representative."""
+        return {group: found[0] for group, found in self.searches.items()}
+
+    @property
+    def stitched(self) -> ev.Stitched | None:
+        """The whole program at the representative."""
+        return self.points[0].stitched if 0 in self.points else None
+
+    @property
+    def measured(self) -> ev.Measured | None:
+        """Its latency."""
+        return self.points[0].measured if 0 in self.points else None
+
+    @property
+    def verified(self) -> ev.Verified | None:
+        """The verdict over all points so far: right where every one is, with the largest errors."""
+        found = [point.verified for _, point in sorted(self.points.items()) if point.verified is not None]
+        if not found:
+            return None
+        return msgspec.structs.replace(
+            found[0],
+            ok=all(each.ok for each in found),
+            max_abs_err=max(each.max_abs_err for each in found),
+            max_rel_err=max(each.max_rel_err for each in found),
+        )
+
+    def point_info(self, point: int) -> ev.PointInfo:
+        """What tells a point from the others; nothing where there is one."""
+        infos = self.graph.points if self.graph is not None else []
+        return infos[point] if point < len(infos) else ev.PointInfo({})
+
     def _begin_run(self, event: ev.Restarted) -> None:
         """Remember what the run that ends here has reached, where it got as far as to be compared with."""
         self.before = None
@@ -229,10 +290,8 @@ class SessionView:
     def _results(self) -> Results:
         return Results(
             saturation=self.saturation,
-            search=self.search,
-            stitched=self.stitched,
-            verified=self.verified,
-            measured=self.measured,
+            searches=self.searches,
+            points=self.points,
             finished=self.finished,
             timeline=dict(self.timeline),
             earlier=self.earlier,
@@ -246,8 +305,8 @@ class SessionView:
         """Back to what there was before a saturation that failed; its time was spent all the same."""
         first = ev.STAGES.index("saturate")
         lost = sum(self.timeline.get(stage, 0.0) for stage in ev.STAGES[first:])
-        self.saturation, self.search, self.timeline = kept.saturation, kept.search, kept.timeline
-        self.stitched, self.verified, self.measured = kept.stitched, kept.verified, kept.measured
+        self.saturation, self.searches, self.timeline = kept.saturation, kept.searches, kept.timeline
+        self.points = kept.points
         self.program = kept.program
         self.finished, self.earlier = kept.finished, kept.earlier + lost
         self.run, self.run_reason, self.run_began_at = kept.run, kept.run_reason, kept.run_began_at
@@ -279,8 +338,8 @@ class SessionView:
         self.stage = self.stage_detail = ""
         for name in ev.STAGES[first:]:
             self.earlier += self.timeline.pop(name, 0.0)
-        self.verified = self.measured = self.stitched = None
-        self.search = {}
+        self.points = {}
+        self.searches = {}
         if first <= ev.STAGES.index("saturate"):
             self.saturation = {}
         if first <= ev.STAGES.index("split"):
@@ -294,15 +353,14 @@ class SessionView:
         return self.now
 
     def overall_progress(self) -> tuple[int, int]:
-        """Candidates evaluated and expected over all groups."""
-        limit = max((s.limit for s in self.search.values()), default=0)
-        expected = limit * max(1, len(self.groups))
-        done = sum(s.limit if s.finished else s.done for s in self.search.values())
+        """Candidates evaluated and expected over all groups and their points."""
+        searches = [search for found in self.searches.values() for search in found]
+        limit = max((s.limit for s in searches), default=0)
+        expected = limit * max(1, sum(g.points for g in self.groups))
+        done = sum(s.limit if s.finished else s.done for s in searches)
         return min(done, expected), expected
 
     def gain(self, group: int) -> float | None:
-        """First over best of a group: how many times faster the best is."""
-        search = self.search.get(group)
-        if search is None or not search.first_ms or not search.best_ms:
-            return None
-        return search.first_ms / search.best_ms
+        """First over best of a group at the representative: how many times faster the best is."""
+        found = self.searches.get(group)
+        return found[0].gain if found else None

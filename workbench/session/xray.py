@@ -56,7 +56,7 @@ def xray_model(spec: SessionSpec, rule: str, node: str | None, group: int | None
             whole = read_library(own, [Path(r) for r in spec.rules], None)
             raise _of_another_target(rule, files, whole) or error from None
         imported = import_model(
-            path, dims=spec.dims, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
+            path, dims=spec.representative, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
         )
         _, programs, groups = split_and_group(imported.graph, spec.breaks)
         done = answer(saturator, groups, programs, rule, node, group)

@@ -158,6 +158,8 @@ KEYS = (
         kind=COMPILE,
     ),
     Key("all_groups", "a", "all groups", "Sum over all groups, or only the selected one", "rules", hint=True),
+    Key("previous_point", "<", "previous point", "The search at the previous value of --dim", "search"),
+    Key("next_point", ">", "next point", "The search at the next value of --dim NAME=VALUE,VALUE,..", "search"),
     Key("follow", "enter", "follow", "Unfold an e-node; go to the e-class of a child; show more", "explorer"),
     Key("back", "backspace", "back", "To the page before", "explorer", shown="bksp"),
     Key("users", "u", "users", "The e-nodes that use the class, or those in it again", "explorer"),

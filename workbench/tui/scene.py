@@ -63,10 +63,11 @@ class Scene:
 
     def searched_group(self) -> int | None:
         """The group being searched, or the one searched last."""
-        running = [index for index, search in self.view.search.items() if not search.finished]
+        searches = self.view.searches
+        running = [index for index, found in searches.items() if any(not search.finished for search in found)]
         if running:
             return running[-1]
-        return next(reversed(self.view.search), None)
+        return next(reversed(searches), None)
 
     def group_name(self, index: int) -> str:
         """How a group is called in titles: its number, and the break its first chunk begins behind."""

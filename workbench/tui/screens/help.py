@@ -49,6 +49,8 @@ PANES = {
     ),
     "Search": (
         "A bar per group: candidates evaluated, the best in ms, and {times} how much faster it is than the first.",
+        "With --dim NAME=VALUE,VALUE,.. there is one for each value that the group depends on; latency and kernels are",
+        "at the value shown in detail, and in brackets stand the values of the runs that take what is found there.",
         "Plot, log scale: dots are profiled candidates, the line the best; very slow ones lie at the upper edge.",
         "Rejected candidates are counted by reason. Kernels: total ms in one run of the whole program.",
     ),
