@@ -316,3 +316,46 @@ async def test_of_many_groups_only_those_around_the_selected_one_have_a_bar() ->
         bars = [line.plain.split()[1] for line in drive.bench.search.board.lines if line.plain.startswith("group")]
         assert "20" in bars
         assert "3" not in bars
+
+
+def at_two_points() -> list[ev.AnyEvent]:
+    """The session of `whole`, its second group searched at two lengths."""
+    points = [ev.PointInfo({"s": 16}, {"s": (0, 45)}), ev.PointInfo({"s": 128}, {"s": (46, None)})]
+    told: list[ev.AnyEvent] = []
+    again: list[ev.AnyEvent] = []
+    for event in llama.whole():
+        match event:
+            case ev.GraphImported():
+                told.append(msgspec.structs.replace(event, points=points))
+            case ev.GroupsFormed(groups=groups):
+                told.append(ev.GroupsFormed(groups=[msgspec.structs.replace(g, points=1 + g.index) for g in groups]))
+            case ev.SearchStarted(group=1):
+                told.append(msgspec.structs.replace(event, dims=points[0].dims, ranges=points[0].ranges))
+                again.append(msgspec.structs.replace(event, point=1, dims=points[1].dims, ranges=points[1].ranges))
+            case ev.CandidateEvaluated(group=1) | ev.BestImproved(group=1) | ev.SearchFinished(group=1):
+                told.append(event)
+                again.append(msgspec.structs.replace(event, point=1))
+            case ev.StageFinished(stage="search"):
+                told += [*again, event]
+            case ev.Measured():
+                told += [event, msgspec.structs.replace(event, point=1, median=77.25)]
+            case ev.Verified():
+                told += [event, msgspec.structs.replace(event, point=1, max_abs_err=0.5)]
+            case _:
+                told.append(event)
+    return told
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_group_has_a_search_at_each_of_its_points(size: tuple[int, int]) -> None:
+    async with driven(llama.FakeClient(at_two_points()), size) as drive:
+        await drive.press("4", "]", "]")
+        await drive.until(lambda: "s=16 (up to 45)" in drive.screen())
+        for words in ("group 0", "group 1 s=16", "group 1 s=128", "max abs err 5.00e-01", "latency at s=16 5.133 ms"):
+            assert words in drive.screen()
+        await drive.press(">")
+        await drive.until(lambda: "s=128 (46 and more)" in drive.screen())
+        assert "latency at s=128 77.250 ms" in drive.screen()
+        assert "group 1 s=128" in drive.bench.search.info
+        await drive.press(">", "<")
+        assert "s=128 (46 and more)" in drive.screen()

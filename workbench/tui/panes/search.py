@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import BindingType
 from textual.events import Resize
+from textual.message import Message
 from textual.widget import Widget
 
 from workbench.errors import printable
@@ -31,16 +32,34 @@ WIDEST_NAME = 26
 """cells of what is before a bar"""
 
 
+class SearchBoard(Lines):
+    """The lines of the pane, and its keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = keymap.bindings("search")
+
+    class StepPoint(Message):
+        """The search at another of the group's points is asked for: the next (+1) or the previous (-1)."""
+
+        def __init__(self, step: int) -> None:
+            super().__init__()
+            self.step = step
+
+    def action_next_point(self) -> None:
+        self.post_message(self.StepPoint(+1))
+
+    def action_previous_point(self) -> None:
+        self.post_message(self.StepPoint(-1))
+
+
 class SearchPane(Pane):
     """Progress of the search of every group, and the selected group in detail."""
 
     TITLE = "Search"
-    BINDINGS: ClassVar[list[BindingType]] = keymap.bindings("search")
 
     def __init__(self) -> None:
         super().__init__()
         self._chosen_point: int | None = None
-        self.board = Lines(id="search-board")
+        self.board = SearchBoard(id="search-board")
         self.board.add_class("body")
         self._drawn_at = 0.0
         self._drawn: object = None
@@ -94,16 +113,11 @@ class SearchPane(Pane):
             return min(self._chosen_point, max(0, len(searches) - 1))
         return next((place for place, search in enumerate(searches) if not search.finished), 0)
 
-    def action_next_point(self) -> None:
-        self._step(+1)
-
-    def action_previous_point(self) -> None:
-        self._step(-1)
-
-    def _step(self, step: int) -> None:
+    def on_search_board_step_point(self, event: SearchBoard.StepPoint) -> None:
+        event.stop()
         searches = self.scene.view.searches.get(self.group, []) if self.group is not None else []
         if len(searches) > 1:
-            self._chosen_point = (self.point + step) % len(searches)
+            self._chosen_point = (self.point + event.step) % len(searches)
             self._draw()
 
 
