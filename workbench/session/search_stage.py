@@ -24,8 +24,8 @@ from workbench.search.strategies import make_strategy
 from workbench.session import events as ev
 from workbench.session.executable import custom_op_table
 from workbench.session.leading import forget_leading, keep_leading
-from workbench.session.tolerances import tolerance
 from workbench.session.points import as_text
+from workbench.session.tolerances import tolerance
 
 if TYPE_CHECKING:
     from workbench.runtime.device import DeviceWorker
