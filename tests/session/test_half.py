@@ -15,11 +15,12 @@ from tests.half_models import in_half
 from workbench import compile_onnx
 from workbench.errors import InputError
 from workbench.ir import dtype as dt
-from workbench.ir import ops
+from workbench.ir import llir, ops
 from workbench.ir.dtype import DType
 from workbench.ir.hlir import Graph, Operand
 from workbench.ir.layout import contiguous
 from workbench.runtime.compare import compare, default_tolerance
+from workbench.runtime.cpu.plan import launch_buffers
 from workbench.session.headless import run_model
 from workbench.session.spec import SessionSpec
 from workbench.session.tolerances import tolerance
@@ -116,3 +117,19 @@ def test_the_tolerance_is_that_of_the_coarsest_dtype_computed_with() -> None:
     assert tolerance(graph, back, inside={back}) == default_tolerance(dt.F32)
     assert tolerance(graph, cast(back, dt.I32)).atol_scale == 0
     assert str(tolerance(graph, back)) == "0.0039 relative, f16"
+
+
+def test_weights_are_converted_once_for_all_runs_and_dimensions(
+    model_path: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = written("mlp_dynbatch_ts17", dt.F16, model_path, tmp_path)
+    made = compile_onnx(str(path), target="cpu", limit=1)
+    compiled = made.compiled({"batch": 4})
+    (weight,) = (b.id for b in compiled.program.buffers if b.dtype is dt.F16 and b.elements == 128 * 64)
+    (converts,) = (i for i, k in enumerate(compiled.program.kernels) if weight in llir.reads(k))
+    assert converts in compiled.computed_once
+    assert not any(weight in launch_buffers(launch) for launch in compiled.plan.launches)
+    x = np.random.default_rng(0).standard_normal((9, 32)).astype(np.float16)
+    (wanted,) = onnxruntime.InferenceSession(str(path)).run(None, {"x": x})
+    for rows in (4, 9, 1):
+        np.testing.assert_allclose(made.run({"x": x[:rows]})["probs"], wanted[:rows], atol=2e-3)

@@ -2,7 +2,8 @@
 
 from workbench.chunking.breaks import find_breaks
 from workbench.chunking.group import Group, group
+from workbench.chunking.once import Known, Parts, parts
 from workbench.chunking.split import Chunk, output_value, split
 from workbench.chunking.stitch import stitch
 
-__all__ = ["Chunk", "Group", "find_breaks", "group", "output_value", "split", "stitch"]
+__all__ = ["Chunk", "Group", "Known", "Parts", "find_breaks", "group", "output_value", "parts", "split", "stitch"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workbench.chunking.split import Chunk, output_value
@@ -19,7 +19,7 @@ def stitch(graph: Graph, chunks: Sequence[Chunk], programs: Sequence[Program]) -
     """HLIR node -> buffer, for everything that chunks share."""
     for chunk, program in zip(chunks, programs, strict=True):
         renamed = [_place(graph, whole, holder, buffer) for buffer in program.buffers]
-        whole.kernels += [_renumber(kernel, renamed) for kernel in program.kernels]
+        whole.kernels += [renumbered(kernel, renamed) for kernel in program.kernels]
         for node_id, buffer_id in zip(chunk.outputs, program.outputs, strict=True):
             holder[node_id] = renamed[buffer_id]
     whole.outputs = [holder[output_value(graph, o)] for o in graph.outputs]
@@ -40,7 +40,8 @@ def _place(graph: Graph, whole: Program, holder: dict[int, int], buffer: Buffer)
     return whole.buffers[-1].id
 
 
-def _renumber(kernel: Kernel, renamed: Sequence[int]) -> Kernel:
+def renumbered(kernel: Kernel, renamed: Sequence[int] | Mapping[int, int]) -> Kernel:
+    """`kernel` over other buffers: `renamed` has the new number of each that it touches."""
     match kernel:
         case llir.ReduceKernel():
             return replace(kernel, out=renamed[kernel.out], body=_renumber_body(kernel.body, renamed, {}))
@@ -60,11 +61,11 @@ def _renumber(kernel: Kernel, renamed: Sequence[int]) -> Kernel:
             return replace(kernel, out=renamed[kernel.out], operands=tuple(renamed[o] for o in kernel.operands))
 
 
-def _renumber_place(buffer: int | None, renamed: Sequence[int]) -> int | None:
+def _renumber_place(buffer: int | None, renamed: Sequence[int] | Mapping[int, int]) -> int | None:
     return None if buffer is None else renamed[buffer]
 
 
-def _renumber_body(body: Body, renamed: Sequence[int], done: dict[int, Body]) -> Body:
+def _renumber_body(body: Body, renamed: Sequence[int] | Mapping[int, int], done: dict[int, Body]) -> Body:
     """Shared parts of a body stay shared."""
     found = done.get(id(body))
     if found is None:

@@ -115,11 +115,13 @@ class DeviceWorker:
         bindings: Mapping[int, str],
         options: ProfileOptions | None = None,
         kernel_runs: int = 0,
+        once: Plan | None = None,
     ) -> Profile | Rejection:
-        """Compile, run, verify and time `plan` with the arrays of `key` (`bindings`: plan buffer to array name).
+        """Compile, run, verify and time `plan` with the arrays of `key` (`bindings`: plan buffer to array name), and
+        with the outputs of `once`, which is over the same buffers and run before.
 
         A hang, crash or wrong result is a Rejection; WorkbenchError means that the request itself is wrong."""
-        request = Evaluate(key, plan, dict(bindings), options or ProfileOptions(), kernel_runs)
+        request = Evaluate(key, plan, dict(bindings), options or ProfileOptions(), kernel_runs, once)
         with self._lock:
             if key not in self._bound:
                 raise WorkbenchError(f"no arrays are bound under {key!r}")

@@ -28,14 +28,16 @@ class Bind(msgspec.Struct, frozen=True, tag="bind"):
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
-    """Compile, run, verify and time `plan` with the arrays of `key`. `bindings` maps plan buffer to array name;
-    `kernel_runs` over 0 asks for the profile of each kernel, from that many runs."""
+    """Compile, run, verify and time `plan` with the arrays of `key`. `bindings` maps plan buffer to array name; `once`,
+    over the same buffers, is run before, and its outputs are bound as well. `kernel_runs` over 0 asks for the profile
+    of each kernel, from that many runs."""
 
     key: str
     plan: Plan
     bindings: dict[int, str]
     options: ProfileOptions
     kernel_runs: int
+    once: Plan | None = None
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):

@@ -114,6 +114,9 @@ class Worker:
         if plan.arena_bytes > limit:
             return Rejection("compile", "memory", f"needs {plan.arena_bytes} bytes; {limit} are free")
         try:
+            if request.once is not None:
+                prepared = self.runtime.load(request.once, bindings).run({})
+                bindings = bindings | dict(zip(request.once.outputs, prepared, strict=True))
             loaded = self.runtime.load(plan, bindings)
         except WorkbenchError as problem:
             return Rejection("compile", "compile", str(problem))

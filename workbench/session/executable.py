@@ -4,17 +4,18 @@ general code serves all others that take the same kernels."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from loguru import logger
 
+from workbench.chunking import Known, Parts, parts
 from workbench.errors import WorkbenchError
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, shape_values
 from workbench.ir.layout import show
-from workbench.ir.llir import Buffer, Program
+from workbench.ir.llir import Buffer, Program, reads
 from workbench.runtime.protocol import Loaded, Plan, Runtime, SharedArena, Template
 from workbench.session.reference import check_inputs
 
@@ -46,6 +47,8 @@ class Compiled:
     program: Program
     plan: Plan
     loaded: Loaded
+    computed_once: frozenset[int]
+    """Places of the kernels in `program` that `plan` lacks: what they compute is there since it was loaded."""
     general: bool = False
 
 
@@ -66,10 +69,13 @@ class Executable:
     """The specialised ones."""
     _plans: dict[Key, Compiled] = field(default_factory=dict)
     """Those of the general code, the least recently used first."""
-    _general: dict[Choice, tuple[Program, Template]] = field(default_factory=dict)
+    _general: dict[Choice, tuple[Program, Parts, Template]] = field(default_factory=dict)
     _arena: SharedArena | None = None
     _constants: dict[int, np.ndarray] = field(default_factory=dict)
     """Flat data of Constant nodes, shared by all that is compiled."""
+    _known: Known = field(default_factory=dict)
+    _computed: dict[int, np.ndarray] = field(default_factory=dict)
+    """The same of what is computed of them once, by its number in `_known`."""
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -119,7 +125,9 @@ class Executable:
         if choice not in self._general and choice not in self.refused:
             try:
                 program = self.stitched(choice, {})
-                self._general[choice] = program, self.runtime.template(program, custom_op_table(self.graph))
+                parted = self._parts(program)
+                template = self.runtime.template(parted.rest, custom_op_table(self.graph))
+                self._general[choice] = program, parted, template
             except WorkbenchError as error:
                 self.refused[choice] = str(error)
                 logger.warning("no code for all values of the dimensions, each is compiled for: {}", error)
@@ -129,24 +137,50 @@ class Executable:
         choice = self.chosen(dims)
         if not dims or not self.generalise(choice):
             return None
-        program, template = self._general[choice]
+        program, parted, template = self._general[choice]
         try:
             plan = template.plan(dims)
         except WorkbenchError as error:
             given = ", ".join(f"{n}={v}" for n, v in dims.items())
             logger.warning("the general code does not work for {}, which is compiled for: {}", given, error)
             return None
-        return self._load(program, dims, plan)
+        return self._loaded(program, parted, plan, dims, general=True)
 
-    def _load(self, program: Program, dims: Mapping[str, int], plan: Plan | None = None) -> Compiled:
-        """Loaded code for `program`: by `plan`, of the general code, or else specialised."""
-        general = plan is not None
-        if plan is None:
-            plan = self.runtime.plan(program, custom_op_table(self.graph))
+    def _load(self, program: Program, dims: Mapping[str, int]) -> Compiled:
+        """Loaded code for `program`, specialised."""
+        parted = self._parts(program)
+        return self._loaded(program, parted, self.runtime.plan(parted.rest, custom_op_table(self.graph)), dims)
+
+    def _loaded(
+        self, program: Program, parted: Parts, plan: Plan, dims: Mapping[str, int], *, general: bool = False
+    ) -> Compiled:
         if dims and self._arena is None:
             self._arena = self.runtime.shared_arena()
-        constants = {b.id: self._constant(b) for b in program.buffers if b.role == "constant"}
-        return Compiled(program, plan, self.runtime.load(plan, constants, self._arena), general)
+        once = self._computed_once(parted)
+        constants = self._constants_of(parted.rest, parted.same) | {b: once[other] for b, other in parted.same.items()}
+        loaded = self.runtime.load(plan, constants, self._arena)
+        return Compiled(program, plan, loaded, parted.places, general)
+
+    def _parts(self, program: Program) -> Parts:
+        return parts(program, self._known, self.runtime.memory_limit())
+
+    def _computed_once(self, parted: Parts) -> dict[int, np.ndarray]:
+        """The outputs of what is computed once, by buffer; those that are known from another program are not again."""
+        if not self._computed.keys() >= set(parted.number.values()):
+            plan = self.runtime.plan(parted.once, custom_op_table(self.graph))
+            arrays = self.runtime.load(plan, self._constants_of(parted.once, {})).run({})
+            for buffer, array in zip(parted.once.outputs, arrays, strict=True):
+                self._computed.setdefault(parted.number[buffer], array)
+        return {buffer: self._computed[number] for buffer, number in parted.number.items()}
+
+    def _constants_of(self, program: Program, besides: Collection[int]) -> dict[int, np.ndarray]:
+        """The data of the constants that `program` reads, by buffer, but for the buffers `besides`."""
+        read = set(program.outputs).union(*map(reads, program.kernels))
+        return {
+            b.id: self._constant(b)
+            for b in program.buffers
+            if b.role == "constant" and b.id in read and b.id not in besides
+        }
 
     def _constant(self, buffer: Buffer) -> np.ndarray:
         known = self._constants.get(buffer.source)

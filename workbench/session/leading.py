@@ -18,8 +18,6 @@ import msgspec
 from workbench.chunking import Group
 from workbench.egraph.snapshot import SnapshotData
 from workbench.ir import llir
-from workbench.ir.llir import Program
-from workbench.runtime.protocol import Plan
 from workbench.search.extract import kernel_classes
 from workbench.search.space import Genome
 from workbench.session.points import Dims
@@ -95,7 +93,7 @@ def _write(store: SessionStore, group: Group, target: str, point: int, leading: 
 def keep_kernel_times(session: CompileSession, dims: Dims, compiled: Compiled, times: Sequence[float]) -> None:
     """Add the time of each kernel, from the milliseconds of each launch of the whole program at the point `dims`, to
     what is kept of each group's best there. Raises SessionError when the disk is full."""
-    placed = _by_kernel(compiled.program, compiled.plan, times)
+    placed = _by_kernel(compiled, times)
     if not placed:
         return
     points = {g.index: session.points_of(g).place_of(dims) for g in session.groups}
@@ -123,12 +121,15 @@ def keep_kernel_times(session: CompileSession, dims: Dims, compiled: Compiled, t
             _write(session.store, g, session.target, point, msgspec.structs.replace(leading, kernels=kernels))
 
 
-def _by_kernel(program: Program, plan: Plan, times: Sequence[float]) -> dict[int, tuple[str, float]]:
-    """(name, milliseconds) by the kernel's place in the program; a kernel that writes nothing has no launch."""
+def _by_kernel(compiled: Compiled, times: Sequence[float]) -> dict[int, tuple[str, float]]:
+    """(name, milliseconds) by the kernel's place in the program; a kernel that writes nothing has no launch, nor has
+    one that ran when the program was loaded."""
+    program, plan = compiled.program, compiled.plan
     written = [
         place
         for place, kernel in enumerate(program.kernels)
-        if isinstance(kernel, llir.OpaqueCall) or program.buffers[kernel.out].elements
+        if place not in compiled.computed_once
+        and (isinstance(kernel, llir.OpaqueCall) or program.buffers[kernel.out].elements)
     ]
     if len(written) != len(plan.launches):
         return {}

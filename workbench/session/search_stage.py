@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from loguru import logger
 
-from workbench.chunking import Group
+from workbench.chunking import Group, Parts, parts
 from workbench.errors import NotViableError
+from workbench.ir import ops
 from workbench.ir.hlir import shape_values
 from workbench.ir.llir import Program
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection, memory_fits
@@ -71,22 +72,49 @@ class _DeviceEvaluator:
         allowed = [tolerance(graph, o, inside) for o in chunk.outputs]
         worker.bind(self.key, arrays, [o.reshape(-1) for o in outputs], allowed)
         self.custom_ops = custom_op_table(graph)
-        self._program: Program | None = None
+        self.members = len(group.members)
+        self.constants = _constants(session, group)
+        self._parted: tuple[Program, Parts] | None = None
 
     def memory_fits(self, program: Program) -> tuple[bool, int, int]:
-        runtime = self.session.runtime
-        allowed = self.session.spec.memory_limit or runtime.memory_limit()
-        fits, needed = memory_fits(runtime, program, allowed)
-        return fits, needed, allowed
+        runtime, parted = self.session.runtime, self._parts(program)
+        allowed = self._allowed()
+        kept = parted.nbytes
+        fits, needed = memory_fits(runtime, parted.rest, allowed - kept)
+        return fits, needed + kept, allowed
 
     def plan(self, program: Program) -> Plan:
-        self._program = bind(program, self.binding)
-        return self.session.runtime.plan(self._program, self.custom_ops)
+        return self.session.runtime.plan(self._parts(program).rest, self.custom_ops)
 
     def evaluate(self, plan: Plan, options: ProfileOptions) -> Profile | Rejection:
-        assert self._program is not None
-        bindings = {b.id: str(b.source) for b in self._program.buffers if b.role == "boundary"}
-        return self.worker.evaluate(self.key, plan, bindings, options)
+        assert self._parted is not None
+        _, parted = self._parted
+        given = ("boundary", "constant")
+        bindings = {b.id: str(b.source) for b in parted.rest.buffers if b.role in given and b.id not in parted.same}
+        once = self.session.runtime.plan(parted.once, self.custom_ops) if parted.once.kernels else None
+        return self.worker.evaluate(self.key, plan, bindings, options, once=once)
+
+    def _allowed(self) -> int:
+        return self.session.spec.memory_limit or self.session.runtime.memory_limit()
+
+    def _parts(self, program: Program) -> Parts:
+        """The candidate's kernels for the representative, without what the whole program will compute but once: for
+        each member of the group, which is what limits it."""
+        if self._parted is None or self._parted[0] is not program:
+            bound = bind(program, self.binding)
+            bound.buffers = [replace(b, role="constant") if b.source in self.constants and b.role == "boundary" else b
+                             for b in bound.buffers]  # fmt: skip
+            self._parted = program, parts(bound, {}, self._allowed() // self.members)
+        return self._parted[1]
+
+
+def _constants(session: CompileSession, group: Group) -> set[int]:
+    """The boundary inputs of the representative that stand for constants in every member."""
+    graph = session.graph
+    inputs = zip(*(session.programs[member].inputs for member in group.members), strict=True)
+    alike = [all(isinstance(graph[i].op, ops.Constant) for i in those) for those in inputs]
+    own = session.programs[group.representative].inputs
+    return {i for i, constant in zip(own, alike, strict=True) if constant}
 
 
 def search_group(
