@@ -88,6 +88,20 @@ def gather() -> Graph:
     return ended(graph, elementwise(graph, "Add", picked, picked))
 
 
+def scatter(mode: str = "add", turned: bool = False, again: bool = False) -> Graph:
+    """Writes of computed values at computed positions, some outside and some the same, into computed data, which is
+    read `again` or not."""
+    graph = Graph()
+    x = graph.add(ops.Input("x"), [], (4, 5), dt.F32)
+    index, update = graph.add(ops.Input("i"), [], (2, 9), dt.I64), graph.add(ops.Input("u"), [], (2, 9), dt.F32)
+    data, at = elementwise(graph, "Sin", x), elementwise(graph, "Mul", index, index)
+    value = elementwise(graph, "Sin", update)
+    view = lay.contiguous((4, 5))
+    into = Operand(data.id, lay.permute(view, (1, 0)) if turned else view)
+    made = graph.add(ops.Scatter(mode), [into, whole(at), whole(value)], into.layout.shape, dt.F32)
+    return ended(graph, elementwise(graph, "Exp2", made), *([data] if again else []))
+
+
 def reduction(name: str, shape: Shape = (3, 4, 5), dtype: DType = dt.F32) -> Graph:
     graph = Graph()
     x = graph.add(ops.Input("x"), [], shape, dtype)
@@ -201,6 +215,9 @@ UNKNOWN = """
 """`$x` is an element of a buffer whose dtype no rule knows."""
 
 
+UNKNOWN_SCATTER = '(Scatter "none" $shape $x $shape (Load $input $view (MNum 0)) $x)'
+
+
 def expression(text: str) -> str:
     return f"(let $e {text})"
 
@@ -261,6 +278,7 @@ RULES: dict[str, tuple[Program, Program]] = {
         gather,
         UNKNOWN + "(let $y (Gather $shape (Load $input $view (MNum 0)) $untyped $view (MNum 0) 0 (MNum 4)))",
     ),
+    "dtype of Scatter": (scatter, UNKNOWN + f"(let $y {UNKNOWN_SCATTER})"),
     "dtype of Sum": (lambda: reduction("SumReduce"), UNKNOWN + "(let $y (Sum (ENil) (MNum 4) $x))"),
     "dtype of Max": (lambda: reduction("MaxReduce"), UNKNOWN + "(let $y (Max (ENil) (MNum 4) $x))"),
     # lower.egg
@@ -273,6 +291,7 @@ RULES: dict[str, tuple[Program, Program]] = {
     "lower Cast to a map": (cast, copy),
     "lower Iota to a map": (iotas, copy),
     "lower Gather to a map": (gather, copy),
+    "lower Scatter to a loop of writes": (scatter, UNKNOWN + f"(let $y {UNKNOWN_SCATTER})"),
     "lower Sum along the summed axis": (
         lambda: reduction("SumReduce"),
         UNKNOWN + "(let $y (Sum (ENil) (MNum 4) $x))",
@@ -299,11 +318,13 @@ RULES: dict[str, tuple[Program, Program]] = {
     "go on where a sum ends": (lambda: behind("SumReduce"), lambda: behind("SumReduce", part=5)),
     "go on where a max ends": (lambda: behind("MaxReduce"), lambda: behind("MaxReduce", part=5)),
     "sgemm: epilogue in place of the result": (biased, lambda: biased(dt.F64)),
+    "scatter in place of the data": (scatter, lambda: scatter(turned=True)),
     # clean_up.egg
     "clean up Select": (lambda: function_of("Select"), UNKNOWN + "(let $y (Select $shape $x $x $x))"),
     "clean up Cast": (cast, UNKNOWN + "(let $y (Cast $shape $x (I32)))"),
     "clean up Iota": (iotas, copy),
     "clean up Gather": (gather, UNKNOWN + "(let $y (Gather $shape $x $untyped $view (MNum 0) 0 (MNum 4)))"),
+    "clean up Scatter": (scatter, UNKNOWN + f"(let $y {UNKNOWN_SCATTER})"),
     "clean up Sum": (lambda: reduction("SumReduce"), UNKNOWN + "(let $y (Sum (ENil) (MNum 4) $x))"),
     "clean up Max": (lambda: reduction("MaxReduce"), UNKNOWN + "(let $y (Max (ENil) (MNum 4) $x))"),
     # matmul.egg
@@ -499,6 +520,14 @@ def libraries(case: Case) -> set[str]:
         for n in range(snapshot.node_count)
         if snapshot.op(n) == "Sgemm"
     }
+
+
+@pytest.mark.parametrize("mode", ops.SCATTER_MODES)
+def test_a_scatter_takes_the_place_of_data_that_nothing_else_reads(saturator: Saturator, mode: str) -> None:
+    alone = check(saturated(saturator, scatter(mode)), 8)
+    shared = check(saturated(saturator, scatter(mode, again=True)), 8)
+    assert ["MapKernel", "ScatterKernel", "MapKernel"] in alone  # the data, the writes, what follows
+    assert all(kernels.count("MapKernel") >= 3 for kernels in shared)
 
 
 @pytest.mark.parametrize("layout", ["RmRm", "RmCm", "CmRm", "CmCm"])

@@ -61,12 +61,6 @@ def test_unsupported_operators_are_all_listed(luminal: Command, tmp_path: Path) 
     refused(luminal("compile", str(path)), "Unique x2", "first one", "RandomNormalLike x1", "noise")
 
 
-def test_a_scatter_that_no_kernel_does_is_named(luminal: Command, tmp_path: Path) -> None:
-    at = helper.make_node("Cast", ["x"], ["at"], to=TensorProto.INT64)
-    scatter = helper.make_node("ScatterElements", ["x", "at", "x"], ["y"], name="put", axis=1)
-    refused(luminal("compile", str(save(tmp_path / "m.onnx", [at, scatter], 18))), "put", "Scatter")
-
-
 def test_cycles_and_dangling_edges(luminal: Command, tmp_path: Path) -> None:
     cycle = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"]),
              helper.make_node("Relu", ["b"], ["y"])]  # fmt: skip

@@ -53,6 +53,10 @@ def renumbered(kernel: Kernel, renamed: Sequence[int] | Mapping[int, int]) -> Ke
             passes = tuple(replace(p, body=_renumber_body(p.body, renamed, done)) for p in kernel.passes)
             body, place = _renumber_body(kernel.body, renamed, done), _renumber_place(kernel.in_place, renamed)
             return replace(kernel, out=renamed[kernel.out], passes=passes, body=body, in_place=place)
+        case llir.ScatterKernel():
+            index, update = (_renumber_body(body, renamed, {}) for body in (kernel.index, kernel.update))
+            into = renamed[kernel.in_place]
+            return replace(kernel, out=renamed[kernel.out], in_place=into, index=index, update=update)
         case llir.GemmCall():
             a = replace(kernel.a, buffer=renamed[kernel.a.buffer])
             b = replace(kernel.b, buffer=renamed[kernel.b.buffer])

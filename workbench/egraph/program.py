@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workbench.errors import ModelError, printable
+from workbench.errors import printable
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
@@ -22,7 +22,8 @@ EMITTED = frozenset(
     {
         "MNum", "MVar", "MIter", "MAdd", "MMul", "MDiv", "MMod", "ENil", "ECons", "RNil", "RCons",
         *BY_TERM, *ops.ELEMENTWISE,
-        "Input", "Load", "Immediate", "Iota", "Cast", "Gather", "Sum", "Max", "CustomOp", "row_major", "whole",
+        "Input", "Load", "Immediate", "Iota", "Cast", "Gather", "Scatter", "Sum", "Max", "CustomOp",
+        "row_major", "whole",
     }
 )  # fmt: skip
 """The constructors and facts that programs are written in."""
@@ -181,11 +182,11 @@ class _Writer:
                 self.custom_ids.append(custom_id)
                 operands = self.buffers([(o.source, o.layout.shape) for o in node.operands])
                 return f"(CustomOp {len(self.custom_ids) - 1} {shape} {operands} {dtype})"
-            case ops.Scatter():
-                raise ModelError(
-                    f"'{printable(node.label)}' writes at computed positions (Scatter), which no kernel does yet",
-                    "ScatterND and ScatterElements compile where their operands are known at import",
-                )
+            case ops.Scatter(mode):
+                into, at, update = node.operands
+                terms = " ".join([self._element(into), self._shape(at.layout.shape), *map(self._element, (at, update))])
+                self._state_whole(into)
+                return f'(Scatter "{mode}" {shape} {terms})'
             case ops.Input() | ops.Constant():
                 raise AssertionError(f"{node.name} is not computed in a chunk")
 
@@ -204,8 +205,9 @@ class _Writer:
             if number is not None:
                 return f"(Load {self._parameter(number, operand.source)} {self._list(operand.layout.strides)} (MNum 0))"
             return f'(Immediate "{_literal(value)}" ({self.graph[operand.source].dtype.term}))'
+        if isinstance(self.graph[operand.source].op, ops.Reduce):
+            self._state_whole(operand)
         strides = self._list(operand.layout.strides)
-        self._state_whole(operand, strides)
         return f"(Load {self.variables[operand.source]} {strides} {self._expression(operand.layout.offset)})"
 
     def _parameter(self, number: int, scalar: int) -> str:
@@ -225,11 +227,13 @@ class _Writer:
             key = self._shape(shape)
             self.line(f"(set (row_major {key}) {self._list(lay.contiguous(shape).strides)})")
 
-    def _state_whole(self, operand: Operand, strides: str) -> None:
-        """What placements behind a reduction ask for: that it is read front to back, under whatever shape."""
+    def _state_whole(self, operand: Operand) -> None:
+        """What placements behind a reduction and before a scatter ask for: that a value of this chunk is read front to
+        back, under whatever shape."""
         source, layout = self.graph[operand.source], operand.layout
-        reduced_here = isinstance(source.op, ops.Reduce) and source.id not in self._given
-        if not reduced_here or (operand.source, strides) in self._whole:
+        strides = self._list(layout.strides)
+        given = source.id in self._given or self.graph.scalar(source.id) is not None
+        if given or (operand.source, strides) in self._whole:
             return
         if layout.is_contiguous and ex.as_expr(lay.numel(layout.shape)) is ex.as_expr(lay.numel(source.shape)):
             self._whole.add((operand.source, strides))

@@ -140,12 +140,24 @@ def picked(b: Builder, x: Value, index: Value, axis: int) -> Value:
     return b.node(ops.Gather(axis), [b.lift(b.expand(index, shape)), view], shape, view.dtype)
 
 
-def scattered(b: Builder, x: Value, index: Value, update: Value) -> Value:
-    """A copy of `x` in which element `index` (row-major position) is `update`; the last of several stays."""
-    changes = b.lift(update)
-    places = b.lift(b.expand(index, changes.shape))
-    data = b.lift(x)
-    return b.node(ops.Scatter(), [data, places, changes], data.shape, data.dtype)
+def scattered(b: Builder, x: Value, index: Value, update: Value, mode: str = "none") -> Value:
+    """A copy of `x` in which element `index` (row-major position) is combined with `update` as `mode` (a key of
+    SCATTER_MODES) says, one after the other.
+
+    Raises NotLoweredError for an unknown mode."""
+    if mode not in ops.SCATTER_MODES:
+        raise NotLoweredError(f"reduction='{mode}'")
+    places = b.cast(b.expand(index, shape_of(update)), np.int64)
+    arrays = b.all_known([x, places, update])
+    if arrays is not None and not any(a.dtype == object for a in arrays):
+        data, at, changes = arrays
+        return ops.scatter(data, at, changes.astype(data.dtype, copy=False), mode).reshape(data.shape)
+    data_view, changes_view = b.lift(x), b.lift(update)
+    if changes_view.dtype is not data_view.dtype:
+        raise ValueError(f"{changes_view.dtype} is written into {data_view.dtype}")
+    return b.node(
+        ops.Scatter(mode), [data_view, b.lift(places), changes_view], data_view.shape, data_view.dtype
+    )
 
 
 def wrap_negative(b: Builder, index: Value, extent: Dim) -> Value:

@@ -120,11 +120,9 @@ def _node_value(
             index, data = _read(node, 0, values, dims), _read(node, 1, values, dims)
             clamped = np.clip(index, 0, data.shape[axis] - 1)
             return np.take_along_axis(data, clamped.astype(np.int64), axis).reshape(-1)
-        case ops.Scatter():
-            out = _read(node, 0, values, dims).reshape(-1).copy()
-            index = np.clip(_read(node, 1, values, dims).reshape(-1), 0, out.size - 1)
-            out[index] = _read(node, 2, values, dims).reshape(-1)
-            return out
+        case ops.Scatter(mode):
+            data, index, update = (_read(node, i, values, dims) for i in range(3))
+            return ops.scatter(data, index, update, mode)
         case ops.Reduce(name):
             return _reduce(graph, node, name, values, dims)
         case ops.CustomOp():

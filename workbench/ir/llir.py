@@ -1,10 +1,11 @@
 """LLIR: the kernels that a genome selects, in order, over numbered buffers. Sizes are plain integers, or expressions
 over named dimensions in a program that is to serve every value of them.
 
-Five kernel forms: `MapKernel` (one store per element), `ReduceKernel` (a sum or maximum over one axis), `RowKernel`
-(several passes over each row), `GemmCall` (a library matmul) and `OpaqueCall` (a custom operator). Kernel bodies are
-one small expression language; addresses are index expressions over the iteration axes `#0`, `#1`, .. (and, inside a
-reduction, the last axis is the reduced one), counted in elements of the buffer that is read.
+Six kernel forms: `MapKernel` (one store per element), `ReduceKernel` (a sum or maximum over one axis), `RowKernel`
+(several passes over each row), `ScatterKernel` (stores at computed positions), `GemmCall` (a library matmul) and
+`OpaqueCall` (a custom operator). Kernel bodies are one small expression language; addresses are index expressions over
+the iteration axes `#0`, `#1`, .. (and, inside a reduction, the last axis is the reduced one), counted in elements of
+the buffer that is read.
 """
 
 from __future__ import annotations
@@ -176,6 +177,22 @@ class RowKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class ScatterKernel:
+    """For each position of `shape`, in row-major order: out[index] is combined with `update` by `mode` (a key of
+    `ops.SCATTER_MODES`). `index` is clamped to the `elements` of the output. `out` lies in the memory of buffer
+    `in_place`, which holds what is written over and which `index` and `update` do not read."""
+
+    out: int
+    in_place: int
+    elements: Dim
+    shape: tuple[Dim, ...]
+    mode: str
+    index: Body
+    update: Body
+    sources: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BatchOffsets:
     """Where the matrices of a batch begin, while their number or place depends on a named dimension: at `start` plus
     the stride expressions `steps` (in `z`) of each index of `shape`."""
@@ -245,7 +262,7 @@ class OpaqueCall:
     sources: tuple[int, ...]
 
 
-NativeKernel = MapKernel | ReduceKernel | RowKernel
+NativeKernel = MapKernel | ReduceKernel | RowKernel | ScatterKernel
 """Kernels that are generated, not called."""
 Kernel = NativeKernel | GemmCall | OpaqueCall
 
@@ -281,6 +298,8 @@ def reads(kernel: Kernel) -> set[int]:
             return set(loads(kernel.body))
         case RowKernel():
             return set(loads(kernel.body)).union(*(loads(each.body) for each in kernel.passes))
+        case ScatterKernel():
+            return {kernel.in_place, *loads(kernel.index), *loads(kernel.update)}
         case GemmCall():
             return {kernel.a.buffer, kernel.b.buffer}
         case OpaqueCall():
@@ -298,8 +317,23 @@ def aliases(kernels: Iterable[Kernel]) -> dict[int, int]:
     return {
         kernel.out: kernel.in_place
         for kernel in kernels
-        if isinstance(kernel, MapKernel | RowKernel) and kernel.in_place is not None
+        if isinstance(kernel, MapKernel | RowKernel | ScatterKernel) and kernel.in_place is not None
     }
+
+
+def work(kernel: Kernel) -> tuple[Dim, ...]:
+    """Sizes of which one is 0 where a kernel has nothing to compute, and no launch; () of what always runs."""
+    match kernel:
+        case MapKernel() | ReduceKernel():
+            return kernel.shape
+        case RowKernel():
+            return kernel.result
+        case ScatterKernel():
+            return (kernel.elements, *kernel.shape)
+        case GemmCall():
+            return (kernel.batch, kernel.m, kernel.n)
+        case OpaqueCall():
+            return ()
 
 
 def flops(kernel: Kernel) -> Dim:
@@ -315,6 +349,9 @@ def flops(kernel: Kernel) -> Dim:
             passes = sum((each.extent * (_applications(each.body) + 1) for each in kernel.passes), start=ex.ZERO)
             stored = 1 if kernel.extent is None else kernel.extent
             return numel((*kernel.shape, passes + stored * _applications(kernel.body)))
+        case ScatterKernel():
+            combined = 0 if kernel.mode == "none" else 1
+            return numel((*kernel.shape, combined + _applications(kernel.index) + _applications(kernel.update)))
         case OpaqueCall():
             return 0
 
@@ -343,6 +380,9 @@ def dims_of(kernel: Kernel, buffers: Sequence[Buffer]) -> frozenset[str]:
                 bodies += [each.body for each in kernel.passes]
                 sizes += [each.extent for each in kernel.passes]
                 sizes += [] if kernel.extent is None else [kernel.extent]
+        case ScatterKernel():
+            bodies += [kernel.index, kernel.update]
+            sizes += kernel.shape
         case GemmCall():
             sizes += [kernel.m, kernel.n, kernel.k]
             for operand in (kernel.a, kernel.b):
@@ -416,6 +456,9 @@ def at_values(kernel: NativeKernel, dims: Mapping[str, int]) -> NativeKernel:
             extent = ex.bound(kernel.extent, dims)
             body = substituted(kernel.body, dims, {**rows, f"#{len(shape)}": extent}, {})
             return replace(kernel, shape=shape, extent=extent, body=body)
+        case ScatterKernel():
+            index, update = (substituted(body, dims, rows, {}) for body in (kernel.index, kernel.update))
+            return replace(kernel, shape=shape, elements=ex.bound(kernel.elements, dims), index=index, update=update)
         case RowKernel():
             passes = []
             for each in kernel.passes:

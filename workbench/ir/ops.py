@@ -63,8 +63,11 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Operands (dest, index, update). A copy of dest in which element index[j] (row-major position, clamped) is
-    update[j], in row-major order of j; the last write to a position holds."""
+    """Operands (data, index, update). A copy of data in which element index[j] (i64, row-major position, clamped) is
+    combined with update[j], in row-major order of j, as SCATTER_MODES says for `mode`: where it is `none`, the last
+    write to a position holds."""
+
+    mode: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,30 @@ ELEMENTWISE: dict[str, ElementwiseRule] = {
     "Floor": ElementwiseRule(1, np.floor),
     "Round": ElementwiseRule(1, _round),
 }
+
+
+SCATTER_MODES: dict[str, np.ufunc | None] = {
+    "none": None,
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+"""How an element that is written combines with what is there; None: it takes its place."""
+
+
+def scatter(data: np.ndarray, index: np.ndarray, update: np.ndarray, mode: str) -> np.ndarray:
+    """What `Scatter` computes, flat, in the dtype of `data`."""
+    out = np.array(data, order="C").reshape(-1)
+    if not out.size:
+        return out
+    places = np.clip(index.reshape(-1), 0, out.size - 1)
+    combine = SCATTER_MODES[mode]
+    if combine is None:
+        out[places] = update.reshape(-1)
+    else:
+        combine.at(out, places, update.reshape(-1))
+    return out
 
 
 def op_name(op: Op) -> str:

@@ -21,9 +21,11 @@ from workbench.search.placement import (
     Kept,
     Rejected,
     check_sole_reader,
+    check_writes,
     in_place,
     map_kernel,
     per_element,
+    plain_place,
     reduce_kernel,
 )
 from workbench.search.space import Genome, Space
@@ -159,6 +161,8 @@ class _Extraction:
                 made = self._map(eclass, children)
             case "SumInner" | "SumOuter" | "MaxInner" | "MaxOuter" as op:
                 made = self._reduce(eclass, op, children)
+            case "ScatterLoop":
+                made = self._scatter(eclass, children)
             case "Sgemm" | "Cublas" as op:
                 made = self._gemm(eclass, ROUTINES[op], children)
             case "CublasLt" as op:
@@ -168,8 +172,7 @@ class _Extraction:
                 made = self._opaque(eclass, children)
             case other:
                 raise AssertionError(f"{other} is not a kernel")
-        if len(self.kernels) > len(self.computed):
-            self.computed.append(eclass)
+        self.computed += [eclass] * (len(self.kernels) - len(self.computed))
         self.open.discard(eclass)
         self.buffer_of[eclass] = made
         return made
@@ -229,6 +232,32 @@ class _Extraction:
             self._sources(eclass),
         )
         self.kernels.append(reduce_kernel(kernel, self.kept, eclass))
+        return out
+
+    def _scatter(self, eclass: int, children: Sequence[int]) -> int:
+        """The writes, in place of what a kernel before them stored: the data's own, or a copy."""
+        mode = str(self.snapshot.literal(children[0]))
+        data, index, update = children[2], children[4], children[5]
+        shape, writes, dtype = self.shape(children[1]), self.shape(children[3]), self.snapshot.dtype(children[6])
+        for element in (data, index, update):
+            self._prepare_loads(element, set(), set())
+        body = self._kernel_body(data, shape)
+        copy = map_kernel(-1, shape, body, self.kept, (-1, *self._sources(eclass)[1:]))
+        copy = in_place(copy, self.given_up, self.buffers, dtype)
+        given_up = self.given_up
+        axes = self._axes(writes)
+        at, value = (self.body(element, axes, writes) for element in (index, update))
+        check_writes([at, value], self.kept, self.given_up)
+        base = plain_place(copy)
+        if base is None:
+            base = self._new(dtype, lay.numel(shape), "intermediate", -1)
+            self.kernels.append(replace(copy, out=base))
+        if base in llir.loads(at) or base in llir.loads(value):
+            raise Rejected("placement", "a write reads what is overwritten in place", given_up[base])
+        out = self._result(eclass, dtype, shape)
+        sources = self._sources(eclass)
+        self.kernels.append(llir.ScatterKernel(out, base, lay.numel(shape), writes, mode, at, value, sources))
+        self.overwritten |= given_up
         return out
 
     def _kernel_body(self, element: int, shape: tuple[lay.Dim, ...]) -> Body:

@@ -184,6 +184,21 @@ def in_place(
     return replace(kernel, in_place=buffer)
 
 
+def plain_place(copy: MapKernel | RowKernel) -> int | None:
+    """The buffer that `copy` leaves as it is, where all it does is to store that in place of itself."""
+    plain = isinstance(copy, MapKernel) and isinstance(copy.body, llir.Load)
+    return copy.in_place if plain else None
+
+
+def check_writes(bodies: Sequence[Body], kept: Sequence[Kept], given_up: Mapping[int, int]) -> None:
+    """Raise Rejected where the writes of a scatter are too large, keep reductions, or store where they read."""
+    _check_size(bodies)
+    for k in kept:
+        raise Rejected("placement", f"{k.said} is kept by a kernel without rows, a scatter", k.element)
+    for element in given_up.values():
+        raise Rejected("placement", "a scatter does not store where its writes read", element)
+
+
 def _position(kernel: MapKernel | RowKernel) -> Expr:
     """The row-major position of the element that is stored."""
     shape = kernel.shape if isinstance(kernel, MapKernel) else kernel.result

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from workbench.egraph.snapshot import Snapshot
 from workbench.errors import NotViableError
 
-KERNELS = frozenset({"Input", "Map", "SumInner", "SumOuter", "MaxInner", "MaxOuter", "Opaque"})
+KERNELS = frozenset({"Input", "Map", "SumInner", "SumOuter", "MaxInner", "MaxOuter", "ScatterLoop", "Opaque"})
 LIBRARY_CALLS = {"cpu": frozenset({"Sgemm"}), "cuda": frozenset({"Cublas", "CublasLt"})}
 """By target: what a rule of another target made cannot be chosen."""
 ELEMENTS = frozenset(

@@ -86,6 +86,8 @@ def _kernel_title(kernel: llir.Kernel) -> str:
             return f"row: {', '.join(llir.row_passes(kernel))} {list(kernel.result)}" + _place(kernel.in_place)
         case llir.ReduceKernel():
             return f"{kernel.combine} {list(kernel.shape)} over {kernel.extent} ({kernel.order})"
+        case llir.ScatterKernel():
+            return f"scatter {kernel.mode} {list(kernel.shape)}"
         case llir.GemmCall():
             batch = f"{kernel.batch} x " if kernel.batch != 1 else ""
             return f"{kernel.routine} {kernel.layout} {batch}{kernel.m}x{kernel.n}x{kernel.k}"

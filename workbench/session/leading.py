@@ -17,6 +17,7 @@ import msgspec
 
 from workbench.chunking import Group
 from workbench.egraph.snapshot import SnapshotData
+from workbench.ir import expr as ex
 from workbench.ir import llir
 from workbench.search.extract import kernel_classes
 from workbench.search.space import Genome
@@ -93,7 +94,7 @@ def _write(store: SessionStore, group: Group, target: str, point: int, leading: 
 def keep_kernel_times(session: CompileSession, dims: Dims, compiled: Compiled, times: Sequence[float]) -> None:
     """Add the time of each kernel, from the milliseconds of each launch of the whole program at the point `dims`, to
     what is kept of each group's best there. Raises SessionError when the disk is full."""
-    placed = _by_kernel(compiled, times)
+    placed = _by_kernel(compiled, times, dims)
     if not placed:
         return
     points = {g.index: session.points_of(g).place_of(dims) for g in session.groups}
@@ -106,9 +107,13 @@ def keep_kernel_times(session: CompileSession, dims: Dims, compiled: Compiled, t
     begin = 0
     for chunk in session.chunks:
         index = group_of[chunk.index]
+        here: dict[int, tuple[str, float]] = {}
         for place, eclass in enumerate(classes[index], begin):
-            if place in placed:
-                taken[index].setdefault(eclass, []).append(placed[place])
+            if place in placed:  # the kernels of one e-class, a copy and what is scattered into it, go by the last
+                name, ms = placed[place]
+                here[eclass] = (name, here.get(eclass, ("", 0.0))[1] + ms)
+        for eclass, took in here.items():
+            taken[index].setdefault(eclass, []).append(took)
         begin += len(classes[index])
     for g in session.groups:
         point = points[g.index]
@@ -121,15 +126,15 @@ def keep_kernel_times(session: CompileSession, dims: Dims, compiled: Compiled, t
             _write(session.store, g, session.target, point, msgspec.structs.replace(leading, kernels=kernels))
 
 
-def _by_kernel(compiled: Compiled, times: Sequence[float]) -> dict[int, tuple[str, float]]:
-    """(name, milliseconds) by the kernel's place in the program; a kernel that writes nothing has no launch, nor has
-    one that ran when the program was loaded."""
+def _by_kernel(compiled: Compiled, times: Sequence[float], dims: Dims) -> dict[int, tuple[str, float]]:
+    """(name, milliseconds) by the kernel's place in the program; one with nothing to compute has no launch, nor has one
+    that ran when the program was loaded."""
     program, plan = compiled.program, compiled.plan
     written = [
         place
         for place, kernel in enumerate(program.kernels)
         if place not in compiled.computed_once
-        and (isinstance(kernel, llir.OpaqueCall) or program.buffers[kernel.out].elements)
+        and 0 not in (ex.sized(d, dims) for d in llir.work(kernel))
     ]
     if len(written) != len(plan.launches):
         return {}

@@ -280,6 +280,24 @@ def _step(make: _Maker, values: list[Node], dtype: DType) -> Node:
             return make.apply("Add", operand, operand)
 
 
+def writes(rng: Random) -> Graph:
+    """Values written at computed positions, which meet and lie outside at times, into what is read again or not."""
+    make = _Maker(rng, "writes")
+    graph, dtype, mode = make.graph, rng.choice(DTYPES), rng.choice(list(ops.SCATTER_MODES))
+    shape, count = make.extents(3, 1), make.extents(2)
+    x = make.input(shape, dtype)
+    data = make.apply("Add", whole(x), whole(x)) if rng.random() < 0.7 else x
+    view = _view(rng, data) if rng.random() < 0.3 else lay.contiguous(shape)
+    index = graph.add(ops.Iota(rng.choice((Z, Z // 2, Z * 3 + -1, Z % 3))), [], count, dt.I64)
+    update = make.apply("Mul", whole(y := make.input(count, dtype)), whole(y))
+    operands = [Operand(data.id, view), whole(index), whole(update)]
+    made = graph.add(ops.Scatter(mode), operands, view.shape, dtype)
+    if rng.random() < 0.4:  # another write into the same
+        operands = [whole(made), whole(make.input(count, dt.I64)), whole(update)]
+        made = graph.add(ops.Scatter(rng.choice(list(ops.SCATTER_MODES))), operands, view.shape, dtype)
+    return make.ended(made, data) if rng.random() < 0.3 and data is not x else make.ended(made)
+
+
 def _partner(rng: Random, values: list[Node], operand: Operand) -> Operand:
     """Another value with as many elements, in the operand's shape; else the operand itself."""
     count = lay.numel(operand.layout.shape)
@@ -317,4 +335,4 @@ def _view(rng: Random, node: Node) -> Layout:
     return view if view.rank else lay.insert_axis(view, 0)
 
 
-FAMILIES: tuple[Callable[[Random], Graph], ...] = (matmul, rows, matmul, views)
+FAMILIES: tuple[Callable[[Random], Graph], ...] = (matmul, rows, matmul, views, matmul, writes)

@@ -28,7 +28,7 @@ MOST_ELEMENTS = 1 << 20
 
 Shape = tuple[int, ...]
 PRIMITIVES = frozenset(
-    {"Input", "Iota", "Cast", "Gather", "Sum", "Max", "CustomOp", *ops.ELEMENTWISE}
+    {"Input", "Iota", "Cast", "Gather", "Scatter", "Sum", "Max", "CustomOp", *ops.ELEMENTWISE}
 )  # fmt: skip
 """What a program is written in; everything else is made by rules."""
 
@@ -183,6 +183,10 @@ class Meaning:
                 shape = self._shape(children[0])
                 index = self.element(children[1], shape)
                 return self._gathered(index, children[2:], shape).reshape(-1)
+            case "Scatter":
+                return self._scattered(children)
+            case "ScatterLoop":
+                return self._typed(self._scattered(children), children[6])
             case "Sum" | "Max":
                 return self._reduced(op, children[0], children[1], children[2]).reshape(-1)
             case "SumInner" | "SumOuter" | "MaxInner" | "MaxOuter":
@@ -215,6 +219,18 @@ class Meaning:
             return np.max(value, axis=-1, initial=least)
         wide = np.float64 if _is_float(value) else np.int64
         return np.sum(value, axis=-1, dtype=wide).astype(value.dtype)
+
+    def _scattered(self, children: Sequence[int]) -> np.ndarray:
+        mode, shape, data, writes, index, update = children[:6]
+        value = self.element(data, self._shape(shape))
+        places, written = (self.element(c, self._shape(writes)) for c in (index, update))
+        if places.dtype != np.int64 or written.dtype != value.dtype:
+            raise Meaningless(
+                f"{dt.from_numpy(written.dtype)} is written into {dt.from_numpy(value.dtype)} at positions of "
+                f"{dt.from_numpy(places.dtype)}"
+            )
+        with np.errstate(all="ignore"):
+            return ops.scatter(value, places, written, str(self.snapshot.literal(mode)))
 
     def _matmul(self, children: Sequence[int]) -> np.ndarray:
         batch = self._shape(children[0])

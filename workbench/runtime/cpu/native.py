@@ -28,13 +28,15 @@ from workbench.ir.llir import (
     ReduceKernel,
     RowKernel,
     RowPass,
+    ScatterKernel,
 )
 from workbench.runtime.bounds import reach
 from workbench.runtime.cpu.builder import REGISTER
 from workbench.runtime.cpu.render import dims_of, identity, render_terms, source_key
 from workbench.runtime.cpu.row_render import Keys, RowForm, render_row
+from workbench.runtime.cpu.scatter_render import ScatterForm, render_scatter
 from workbench.runtime.cpu.schedule import Form, Vectors
-from workbench.runtime.cpu.terms import Term, gathered, linearise
+from workbench.runtime.cpu.terms import Term, gathered, linearise, linearise_all
 from workbench.runtime.protocol import NativeLaunch
 
 NAMED_FUNCTIONS = 4
@@ -92,6 +94,9 @@ class NativeTemplate:
                     count = prod(here[n] for n in names)
                     touched[term.buffer] = max(touched.get(term.buffer, 0), count * term.dtype.itemsize)
         read = sum(min(size, buffers[buffer].bytes_at(dims)) for buffer, size in touched.items())
+        if isinstance(self.kernel, ScatterKernel):  # writes single elements; where they are combined it reads them too
+            times = 1 if self.kernel.mode == "none" else 2
+            return read + times * prod(extents[0].values()) * buffers[self.kernel.out].dtype.itemsize
         return read + buffers[self.kernel.out].bytes_at(dims)
 
     def _check_addresses(
@@ -146,6 +151,10 @@ def native_template(kernel: NativeKernel, buffers: Sequence[Buffer], vectors: Ve
     )
     extents: tuple[Dim, ...]
     match kernel:
+        case ScatterKernel():
+            roots = tuple(linearise_all([kernel.index, kernel.update])[1])
+            scatter = ScatterForm(kernel.shape, kernel.mode, buffers[kernel.out].dtype, kernel.elements, roots)
+            extents, (source, text) = scatter.extents, _rendered_scatter(scatter, keys[0], vectors)
         case MapKernel():
             form = Form(kernel.shape, in_place=in_place is not None)
             extents, (source, text) = kernel.shape, _rendered(form, keys[0], vectors)
@@ -190,6 +199,9 @@ def _parts(kernel: NativeKernel) -> list[Part]:
         return Part(linearise(body), {f"#{i}": n for i, n in enumerate(kernel.shape)} | extents)
 
     match kernel:
+        case ScatterKernel():
+            terms, _ = linearise_all([kernel.index, kernel.update])
+            return [Part(terms, {f"#{i}": n for i, n in enumerate(kernel.shape)})]
         case MapKernel():
             return [part(kernel.body)]
         case ReduceKernel():
@@ -219,9 +231,21 @@ def _rendered_row(form: RowForm, bodies: tuple[Keys, ...], vectors: Vectors) -> 
     return source_key(text), text
 
 
+@lru_cache(maxsize=8192)
+def _rendered_scatter(form: ScatterForm, keys: Keys, vectors: Vectors) -> tuple[str, str]:
+    text = render_scatter(form, [Term.from_key(key) for key in keys], vectors)
+    return source_key(text), text
+
+
 def result_shape(kernel: NativeKernel) -> tuple[Dim, ...]:
-    """The shape of what a kernel stores."""
-    return kernel.result if isinstance(kernel, RowKernel) else kernel.shape
+    """The shape of what a kernel stores, or changes."""
+    match kernel:
+        case RowKernel():
+            return kernel.result
+        case ScatterKernel():
+            return (kernel.elements,)
+        case _:
+            return kernel.shape
 
 
 def sized_shape(shape: Sequence[Dim], dims: Mapping[str, int]) -> tuple[int, ...]:
@@ -242,9 +266,12 @@ def shown(*extents: Dim) -> str:
 
 
 def native_name(kernel: NativeKernel, terms: list[Term]) -> str:
-    """What a kernel does, as users read it: `map Mul,Add 16x64`, `sum Mul 16x64:256`, `row: max, sum, map 16x64`."""
+    """What a kernel does, as users read it: `map Mul,Add 16x64`, `sum Mul 16x64:256`, `row: max, sum, map 16x64`,
+    `scatter add 4x8 into 64`."""
     if isinstance(kernel, RowKernel):
         return f"row: {', '.join(llir.row_passes(kernel))} {shown(*kernel.result) or '1'}{_place(kernel)}"
+    if isinstance(kernel, ScatterKernel):
+        return f"scatter {kernel.mode} {shown(*kernel.shape) or '1'} into {shown(kernel.elements)}"
     used = list(dict.fromkeys(t.op for t in terms if t.op not in ("const", "load", "position")))
     more = [f"+{len(used) - NAMED_FUNCTIONS}"] if len(used) > NAMED_FUNCTIONS else []
     functions = ",".join(["Gather" if u == "gather" else u for u in used[:NAMED_FUNCTIONS]] + more)

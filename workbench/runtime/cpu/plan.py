@@ -17,9 +17,10 @@ from workbench.ir.llir import (
     Program,
     ReduceKernel,
     RowKernel,
+    ScatterKernel,
 )
 from workbench.runtime.arena import NO_DIMS, plan_arena
-from workbench.runtime.cpu.native import NativeTemplate, native_template, result_shape, shown, sized_shape
+from workbench.runtime.cpu.native import NativeTemplate, native_template, shown, sized_shape
 from workbench.runtime.cpu.schedule import Vectors
 from workbench.runtime.protocol import GemmLaunch, Launch, MatrixRef, NativeLaunch, OpaqueLaunch, Plan, PlanBuffer
 
@@ -49,7 +50,7 @@ class PlanTemplate:
         self._special: dict[tuple[int, tuple[tuple[str, int], ...]], NativeTemplate] = {}
         """The same, for values that the code for all does not suit."""
         for place, kernel in enumerate(program.kernels):
-            if isinstance(kernel, MapKernel | ReduceKernel | RowKernel) and 0 not in result_shape(kernel):
+            if isinstance(kernel, NativeKernel) and 0 not in llir.work(kernel):
                 self._native[place] = native_template(kernel, program.buffers, vectors)
             elif isinstance(kernel, OpaqueCall) and kernel.custom_id not in custom_ops:
                 raise WorkbenchError(f"custom operator {kernel.custom_id} is not known")
@@ -65,14 +66,13 @@ class PlanTemplate:
         sources: dict[str, str] = {}
         launches: list[Launch] = []
         for place, kernel in enumerate(program.kernels):
+            if not prod(sized_shape(llir.work(kernel), dims)):
+                continue
             match kernel:
-                case MapKernel() | ReduceKernel() | RowKernel():
-                    if prod(sized_shape(result_shape(kernel), dims)):
-                        launches.append(self._native_launch(place, kernel, dims, sources))
+                case MapKernel() | ReduceKernel() | RowKernel() | ScatterKernel():
+                    launches.append(self._native_launch(place, kernel, dims, sources))
                 case GemmCall():
-                    launch = _gemm(kernel, dims, bool(self._dims[place]))
-                    if len(launch.a.batch_offsets) * launch.m * launch.n:
-                        launches.append(launch)
+                    launches.append(_gemm(kernel, dims, bool(self._dims[place])))
                 case OpaqueCall():
                     launches.append(self._opaque(kernel, dims))
         for output in program.outputs:

@@ -128,6 +128,15 @@ def schedule_pass(nest: Nest, vectors: Vectors) -> Nest:
     return nest
 
 
+def schedule_scalar(nest: Nest) -> Nest:
+    """Settle loops that run one element after the other, in their order."""
+    new_nest(nest)
+    _split_axes(nest, False)
+    _merge_axes(nest)
+    place(nest)
+    return nest
+
+
 def new_nest(nest: Nest) -> Nest:
     """`nest` with the extents of its iterators known, and without loops of one round."""
     for term in nest.terms:

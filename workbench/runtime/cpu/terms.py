@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,11 @@ def gathered(term: int) -> str:
 
 def linearise(body: Body) -> list[Term]:
     """The distinct values of `body`, operands first, the body itself last."""
+    return linearise_all([body])[0]
+
+
+def linearise_all(bodies: Sequence[Body]) -> tuple[list[Term], list[int]]:
+    """The distinct values of all `bodies`, operands first, and which of them each body is."""
     terms: list[Term] = []
     known: dict[object, int] = {}
     done: dict[int, int] = {}
@@ -77,5 +83,5 @@ def linearise(body: Body) -> list[Term]:
         done[id(node)] = known[term.key]
         return done[id(node)]
 
-    visit(body)
-    return terms
+    roots = [visit(body) for body in bodies]
+    return terms, roots
