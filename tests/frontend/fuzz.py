@@ -2,12 +2,13 @@
 
 `python -m tests.frontend.fuzz [--inputs N] [--seed S] [--seconds T]` tries N models in a child process whose memory is
 limited and that is killed when one model takes too long, and prints how many ended how, and the most memory that one
-of them took."""
+of them took. With `--compile`, what can be read is compiled as well: it is done and right, or refused."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
 import subprocess
@@ -339,7 +340,25 @@ def outcome(path: Path) -> str:
     return "read"
 
 
-def child(first: int, count: int) -> None:
+def compiled(path: Path) -> str:
+    """As `outcome`, of compiling the model at `path` by the command: 'read' is done and right."""
+    command = "import sys; from workbench.cli import main; sys.exit(main())"
+    arguments = ["compile", str(path), "--limit", "2", "--random-weights"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", command, *arguments],
+            capture_output=True, cwd=path.parent, text=True, timeout=PATIENCE,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "XDG_STATE_HOME": str(path.parent)},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "compiling hangs"
+    said = done.stderr.strip().rpartition("\n")[2]
+    if done.returncode not in (0, 2) or "Traceback" in done.stderr or "internal error" in said:
+        return f"compiling ended with {done.returncode}: {said[:160]}"
+    return "refused" if done.returncode else "read"
+
+
+def child(first: int, count: int, compiling: bool) -> None:
     """Try models `first` to `first + count`, telling each before and after."""
     import workbench.session.inspection
 
@@ -364,6 +383,8 @@ def child(first: int, count: int) -> None:
             took = _memory("VmHWM") - before
             if took > room:
                 result = f"{took >> 20} MB of memory for {len(content) >> 10} KB"
+            if compiling and result == "read":
+                result = compiled(path)
             print(json.dumps([seed, kind, result, took]), flush=True)
 
 
@@ -377,12 +398,13 @@ Result = tuple[int, str, str, int]
 """The number of a model, its kind, what became of it, and the bytes of memory that it took at most."""
 
 
-def results(first: int, count: int) -> Iterator[Result]:
+def results(first: int, count: int, compiling: bool = False) -> Iterator[Result]:
     """What became of each model; a child that hangs or dies is replaced by one that goes on behind it."""
     end = first + count
     while first < end:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.frontend.fuzz", "--child", str(first), str(end - first)],
+            [sys.executable, "-m", "tests.frontend.fuzz", "--child", str(first), str(end - first)]
+            + ["--compile"] * compiling,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=Path(__file__).parents[2],
@@ -413,7 +435,7 @@ class _Told:
 
         assert self.process.stdout is not None
         while True:
-            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
+            ready, _, _ = select.select([self.process.stdout], [], [], 2 * PATIENCE)
             if not ready:
                 self.process.kill()
                 self.process.wait()
@@ -437,16 +459,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--inputs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more models after so long")
-    parser.add_argument("--child", type=int, nargs=2)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
-        child(*options.child)
+        child(*options.child, options.compile)
         return 0
     counts: Counter[tuple[str, str]] = Counter()
     bad: dict[str, list[int]] = {}
     most: dict[str, int] = {}
     began = time.monotonic()
-    for seed, kind, result, took in results(options.seed, options.inputs):
+    for seed, kind, result, took in results(options.seed, options.inputs, options.compile):
         if time.monotonic() - began > options.seconds:
             break
         fine = result in ("read", "refused")
