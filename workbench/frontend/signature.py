@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.errors import ModelError
 from workbench.frontend.definitions import schema
+from workbench.frontend.registry import MAX_OPSET
 from workbench.frontend.values import Value, dtype_of, is_symbolic
 
 
@@ -25,7 +26,8 @@ class Parameter:
 @lru_cache(maxsize=1024)
 def _parameters(domain: str, name: str, opset: int) -> tuple[Parameter, ...]:
     """The formal inputs; the last one holds for any number of inputs where the operator takes that."""
-    found = schema(domain, name, opset)
+    # some exporters use an operator before the version that brought it
+    found = schema(domain, name, opset) or schema(domain, name, MAX_OPSET)
     if found is None:
         return ()
     variables = {c.type_param_str for c in found.type_constraints}
