@@ -12,10 +12,11 @@ from workbench.errors import printable
 from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
-from workbench.ir.dtype import BY_TERM, DType
+from workbench.ir.dtype import BY_TERM, I32, DType
 from workbench.ir.expr import Expr
 from workbench.ir.hlir import Graph, Node, Operand
 from workbench.ir.layout import Dim, Shape
+from workbench.ir.ranges import magnitude
 
 ROOT = "$root"
 EMITTED = frozenset(
@@ -23,7 +24,7 @@ EMITTED = frozenset(
         "MNum", "MVar", "MIter", "MAdd", "MMul", "MDiv", "MMod", "ENil", "ECons", "RNil", "RCons",
         *BY_TERM, *ops.ELEMENTWISE,
         "Input", "Load", "Immediate", "Iota", "Cast", "Gather", "Scatter", "Sum", "Max", "CustomOp",
-        "row_major", "whole",
+        "row_major", "whole", "shape", "magnitude",
     }
 )  # fmt: skip
 """The constructors and facts that programs are written in."""
@@ -128,6 +129,8 @@ class _Writer:
     _whole: set[tuple[int, str]] = field(default_factory=set)
     _given: set[int] = field(default_factory=set)
     """The boundary inputs: what computes them is not of this chunk."""
+    _measured: set[int] = field(default_factory=set)
+    """Those of which the magnitude is stated."""
 
     def line(self, code: str, comment: str = "", normal: str | None = None) -> None:
         self.text.append(f"{code} ; {comment}" if comment else code)
@@ -175,6 +178,8 @@ class _Writer:
             case ops.Reduce(name):
                 if node.id in self.graph.contractions:
                     self._state_row_major(self.graph[node.operands[0].source].shape)
+                    if node.dtype is I32:
+                        self._state_magnitudes(node)
                 extent = self._expression(node.operands[0].layout.shape[-1])
                 kind = {"SumReduce": "Sum", "MaxReduce": "Max"}[name]
                 return f"({kind} {shape} {extent} {self._element(node.operands[0])})"
@@ -226,6 +231,22 @@ class _Writer:
             self._row_major.add(shape)
             key = self._shape(shape)
             self.line(f"(set (row_major {key}) {self._list(lay.contiguous(shape).strides)})")
+
+    def _state_magnitudes(self, contraction: Node) -> None:
+        """What an exact product in floats asks for: how large the operands' integers are, and how to read the operands
+        and the result whole."""
+        factors = [self.graph[o.source] for o in self.graph[contraction.operands[0].source].operands]
+        sizes = [magnitude(self.graph, factor.id) for factor in factors]
+        if None in sizes:
+            return
+        self._state_row_major(contraction.shape)
+        for factor, size in zip(factors, sizes, strict=True):
+            if factor.id not in self._measured:
+                self._measured.add(factor.id)
+                self._state_row_major(factor.shape)
+                variable = self.variables[factor.id]
+                self.line(f"(set (shape {variable}) {self._shape(factor.shape)})")
+                self.line(f"(set (magnitude {variable}) {size})")
 
     def _state_whole(self, operand: Operand) -> None:
         """What placements behind a reduction and before a scatter ask for: that a value of this chunk is read front to

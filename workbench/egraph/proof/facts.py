@@ -104,6 +104,19 @@ def _row_major(meaning: Meaning, arguments: Sequence[int]) -> str:
     return "" if same else f"{_list(strides)} is said to be row-major over {_list(shape)}"
 
 
+def _shape(meaning: Meaning, arguments: Sequence[int]) -> str:
+    count = meaning.buffer(arguments[0]).size
+    shape = meaning.snapshot.shape(arguments[1])
+    said = int(np.prod([ex.evaluate(d, meaning.dims) for d in shape], dtype=np.int64))
+    return "" if said == count else f"{count} elements are said to be of shape {_list(shape)}"
+
+
+def _magnitude(meaning: Meaning, arguments: Sequence[int]) -> str:
+    value, most = meaning.buffer(arguments[0]), int(meaning.snapshot.literal(arguments[1]))
+    largest = max(abs(int(value.min())), abs(int(value.max()))) if value.size else 0
+    return "" if largest <= most else f"nothing is said to exceed {most} in magnitude, and {largest} does"
+
+
 def _free(meaning: Meaning, arguments: Sequence[int]) -> str:
     e = meaning.snapshot.expr(arguments[0])
     return "" if len(set(_at_points(e, meaning.dims).tolist())) == 1 else f"{e} is said to be free of the iterator"
@@ -135,6 +148,8 @@ def _list(items: Sequence[Any]) -> str:
 _FACTS = {
     "dtype": _Fact(("IR",), "DType", _dtype),
     "row_major": _Fact(("EList",), "EList", _row_major),
+    "shape": _Fact(("IR",), "EList", _shape),
+    "magnitude": _Fact(("IR",), "i64", _magnitude),
     "free": _Fact(("Expression",), "", _free),
     "slope": _Fact(("Expression",), "Expression", _slope),
     "row_constant": _Fact(("EList",), "", _row_constant),
