@@ -103,6 +103,9 @@ def leaf_values(graph: Graph, dims: Mapping[str, int], seed: int = 0) -> dict[in
                     values[node.id] = (rng.standard_normal(size) + 0.1).astype(node.dtype.numpy)
                 elif node.dtype.name == "bool":
                     values[node.id] = rng.random(size) < 0.5
+                elif node.dtype.itemsize == 1:
+                    limits = np.iinfo(node.dtype.numpy)
+                    values[node.id] = rng.integers(limits.min, limits.max, size, node.dtype.numpy, endpoint=True)
                 else:
                     values[node.id] = rng.integers(1, 4, size).astype(node.dtype.numpy)
             case ops.Constant():

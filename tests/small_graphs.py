@@ -7,6 +7,7 @@ import numpy as np
 from workbench.ir import dtype as dt
 from workbench.ir import layout as lay
 from workbench.ir import ops
+from workbench.ir.dtype import DType
 from workbench.ir.hlir import Graph, Node, Operand
 from workbench.ir.layout import Layout, Shape
 
@@ -63,4 +64,27 @@ def residual_mlp(layers: int = 3, width: int = 8, rows: int = 4, seed: int = 0) 
         )
         x = elementwise(graph, "Add", x, relu, label=f"layers.{i}.add")
     graph.add(ops.Output("y"), [whole(x)], x.shape, dt.F32, "y")
+    return graph
+
+
+def byte_matmul(
+    m: int, n: int, k: int, left: DType = dt.U8, right: DType = dt.I8, zero: int = 0, scaled: bool = False
+) -> Graph:
+    """(x - zero) @ w of inputs x [m, k] and w [k, n] in 8 bits, summed in I32; then as floats times 0.5 if `scaled`."""
+    graph = Graph("byte_matmul")
+    x = graph.add(ops.Input("x"), [], (m, k), left, "x")
+    w = graph.add(ops.Input("w"), [], (k, n), right, "w")
+    a, b = (graph.add(ops.Cast(dt.I32), [whole(each)], each.shape, dt.I32) for each in (x, w))
+    if zero:
+        shift = constant(graph, np.asarray(-zero, np.int32))
+        spread = Operand(shift.id, lay.expand(lay.contiguous(()), a.shape))
+        a = graph.add(ops.Elementwise("Add"), [whole(a), spread], a.shape, dt.I32)
+    total = linear(graph, a, b)
+    graph.add(ops.Output("sums"), [whole(total)], total.shape, dt.I32)
+    if scaled:
+        floats = graph.add(ops.Cast(dt.F32), [whole(total)], total.shape, dt.F32)
+        half = constant(graph, np.asarray(0.5, np.float32))
+        spread = Operand(half.id, lay.expand(lay.contiguous(()), total.shape))
+        y = graph.add(ops.Elementwise("Mul"), [whole(floats), spread], total.shape, dt.F32)
+        graph.add(ops.Output("y"), [whole(y)], y.shape, dt.F32)
     return graph

@@ -19,7 +19,7 @@ from tests.choices import (
     random_genome,
     saturated,
 )
-from tests.small_graphs import constant, elementwise, matmul, whole
+from tests.small_graphs import byte_matmul, constant, elementwise, matmul, whole
 from workbench.egraph.saturate import Saturator
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
@@ -396,6 +396,11 @@ RULES: dict[str, tuple[Program, Program]] = {
     "matmul flattening: merge batch, B contiguous, A broadcast": (
         lambda: batched((2, 3), [ZERO, ZERO], [Z * 90, Z * 30]),
         lambda: batched((2, 3), [ZERO, ZERO], [Z * 30, Z * 60]),
+    ),
+    # exact_integers.egg
+    "exact integer matmul in F32": (
+        lambda: byte_matmul(4, 5, 6, zero=7, scaled=True),
+        lambda: byte_matmul(4, 5, 600),  # 128 * 255 * 600 is beyond 2^24
     ),
     # blas/
     "sgemm RmRm": (lambda: plain(4, 5, 6), lambda: plain(4, 5, 6, dtype=dt.I32)),

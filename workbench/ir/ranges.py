@@ -84,7 +84,7 @@ def _of_constant(graph: Graph, node: Node) -> Range | None:
     data = graph.constants[node.id]
     if not isinstance(data, np.ndarray) or not 0 < data.size <= _LOOKED_AT:
         return None
-    return (-BYTE, BYTE) if -BYTE <= data.min() and data.max() <= BYTE else None
+    return (-BYTE, BYTE) if data.min() >= -BYTE and data.max() <= BYTE else None
 
 
 def _joined(a: Range | None, b: Range | None) -> Range | None:
@@ -95,8 +95,8 @@ def _sum(a: Range | None, b: Range | None) -> Range | None:
     if a is None or b is None:
         return None
     for (low, high), (least, most) in ((a, b), (b, a)):
-        if low < high and -high <= least and most <= -low:  # less a zero point: a difference of two in one range
-            return low - high, high - low
+        if high - low == BYTE and -high <= least and most <= -low:  # a byte less a zero point
+            return -BYTE, BYTE
     return a[0] + b[0], a[1] + b[1]
 
 
