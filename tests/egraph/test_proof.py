@@ -123,6 +123,22 @@ def test_what_the_language_does_not_know_is_unchecked(tmp_path: Path) -> None:
     assert [p.verdict for p in check_rules(tmp_path, programs=8).proofs] == ["unchecked"]
 
 
+@pytest.mark.parametrize(
+    ("said", "difference"),
+    [
+        ("(set (magnitude ?e) 0)", "nothing is said to exceed 0"),
+        ("(set (shape ?e) (ENil))", "are said to be of shape []"),
+    ],
+)
+def test_a_false_fact_about_a_buffer_is_refuted(tmp_path: Path, said: str, difference: str) -> None:
+    given = '; Given (let $u (Input 0 "" (U8) [4]))\n; Fires "says so" on (let $y (Cast [4] (Load $u [z] #0) (I32)))\n'
+    says = rule("(= ?e (Cast ?s ?x (I32)))", said, "lower", "says so")
+    (tmp_path / "planted.egg").write_text(f"; Target: cpu\n{given}{says}")
+    checked = check_rules(tmp_path, programs=0)
+    assert [p.verdict for p in checked.proofs] == ["refuted"]
+    assert difference in as_text(checked)
+
+
 HUGE = "(MNum 4000000)"
 
 

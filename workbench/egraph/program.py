@@ -237,7 +237,7 @@ class _Writer:
         and the result whole."""
         factors = [self.graph[o.source] for o in self.graph[contraction.operands[0].source].operands]
         sizes = [magnitude(self.graph, factor.id) for factor in factors]
-        if None in sizes:
+        if None in sizes or any(factor.id not in self.variables for factor in factors):
             return
         self._state_row_major(contraction.shape)
         for factor, size in zip(factors, sizes, strict=True):
