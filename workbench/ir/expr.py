@@ -518,6 +518,11 @@ def dims_of(a: int | Expr) -> frozenset[str]:
     return frozenset(filter(is_dim, variables(a)))
 
 
+def iterators_of(a: int | Expr) -> frozenset[str]:
+    """The iterators in `a`."""
+    return variables(a) - dims_of(a)
+
+
 def sized(a: int | Expr, dims: Mapping[str, int]) -> int:
     """The value of a size: an expression over named dimensions alone. Raises KeyError for one without a value."""
     return int(evaluate(a, dims))

@@ -67,7 +67,7 @@ def map_kernel(
     _check_size([body, *(k.body for k in kept)])
     if not kept:
         return MapKernel(out, shape, body, sources)
-    inner = 1 + max((_axis_of(name) for k in kept for name in ex.variables(k.position)), default=-1)
+    inner = 1 + max((_axis_of(name) for k in kept for name in ex.iterators_of(k.position)), default=-1)
     rows, along = shape[:inner], shape[inner:]
     _check_rows(rows, kept)
     passes = tuple(RowPass(k.combine, k.extent, k.body) for k in kept)

@@ -167,7 +167,7 @@ def native_template(kernel: NativeKernel, buffers: Sequence[Buffer], vectors: Ve
             extents, (source, text) = row_form.extents, _rendered_row(row_form, keys, vectors)
     terms = [term for part in parts for term in part.terms]
     given = tuple(buffer for buffer in numbers if buffer != in_place)
-    divisors = frozenset(d for term in terms for d in ex.divisors(term.address) if ex.variables(d) == ex.dims_of(d))
+    divisors = frozenset(d for term in terms for d in ex.divisors(term.address) if not ex.iterators_of(d))
     return NativeTemplate(
         kernel, parts, source, text, given, dims_of(terms, extents), name, flops,
         frozenset(d for d in divisors if d.constant is None),

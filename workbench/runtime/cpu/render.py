@@ -343,8 +343,7 @@ class NestWriter:
         name = nest.loops[nest.vector].name
         element, base = MEMORY[term.dtype], self.bases[u]
         inside = self.mask if self.inside_only else None
-        iterators = ex.variables(along) - ex.dims_of(along)
-        step = stride(along, name) if iterators == {name} else None
+        step = stride(along, name) if ex.iterators_of(along) == {name} else None
         if step is None:
             offsets = self._lanes(along, u)
             return b.gather(term.dtype, b.pointer(element, self.pointers[t], offsets), nest.width, inside)

@@ -322,7 +322,7 @@ def _contiguous_lanes(nest: Nest, loop: Loop) -> int:
 def stride(address: Expr, name: str) -> Dim | None:
     """How far a step of iterator `name` moves `address`; None when that is not the same everywhere."""
     step = ex.slope(address, name)
-    return None if step is None or ex.variables(step) - ex.dims_of(step) else ex.as_dim(step)
+    return None if step is None or ex.iterators_of(step) else ex.as_dim(step)
 
 
 def _choose_width(nest: Nest, vectors: Vectors) -> None:
