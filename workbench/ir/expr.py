@@ -196,12 +196,14 @@ def _recombine(terms: dict[Product, int]) -> None:
             rest = list(product)
             rest.remove(atom)
             quotient = _ATOMS.get((Quotient, atom.num, atom.den))
-            if quotient is None or len(atom.den.terms) != 1:
+            if quotient is None:
                 continue
-            den_product, den_coefficient = atom.den.terms[0]
-            partner = tuple(sorted([*rest, quotient, *den_product], key=lambda a: a.key))
-            if terms.get(partner) == coefficient * den_coefficient:
-                del terms[partner]
+            partners = {
+                tuple(sorted([*rest, quotient, *p], key=lambda a: a.key)): coefficient * c for p, c in atom.den.terms
+            }
+            if all(terms.get(p) == c for p, c in partners.items()):
+                for p in partners:
+                    del terms[p]
                 terms[product] = 0
                 scale = _intern({tuple(rest): coefficient})
                 for p, c in mul(scale, atom.num).terms:
@@ -234,7 +236,7 @@ def _split_by(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 def _split_terms(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     if len(b.terms) != 1:
-        return (ONE, ZERO) if a is b else (ZERO, a)
+        return _split_by_sum(a, b)
     (b_product, b_coefficient) = b.terms[0]
     quotient: dict[Product, int] = {}
     rest: dict[Product, int] = {}
@@ -251,6 +253,32 @@ def _split_terms(a: Expr, b: Expr) -> tuple[Expr, Expr]:
             quotient[tuple(remaining)] = whole
         if left:
             rest[product] = left
+    return _intern(quotient), _intern(rest)
+
+
+def _split_by_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """As `_split_terms` for a sum b: q takes what multiplies all of its terms. Sums with negative terms divide only
+    themselves."""
+    if a is b:
+        return ONE, ZERO
+    if any(c < 0 for _, c in b.terms):
+        return ZERO, a
+    lead, _ = b.terms[0]
+    quotient: dict[Product, int] = {}
+    rest = dict(a.terms)
+    for product, _ in a.terms:
+        remaining = list(product)
+        try:
+            for atom in lead:
+                remaining.remove(atom)
+        except ValueError:
+            continue
+        multiple = mul(_intern({tuple(remaining): 1}), b).terms
+        whole = min(rest.get(p, 0) // c for p, c in multiple)
+        if whole > 0:
+            quotient[tuple(remaining)] = whole
+            for p, c in multiple:
+                rest[p] -= whole * c
     return _intern(quotient), _intern(rest)
 
 

@@ -197,15 +197,12 @@ def _find_split(nest: Nest, last_is_vector: bool) -> tuple[int, Dim] | None:
                 names = [a.name for a in product if isinstance(a, ex.Var) and not ex.is_dim(a.name)]
                 if len(names) != 1 or names[0] not in positions or coefficient < 0:
                     continue
-                position, step = positions[names[0]], ex.const(coefficient)
-                for dim in product:
-                    if not isinstance(dim, ex.Var):
-                        step = ex.ZERO
-                    elif dim.name != names[0]:
-                        step = step * ex.var(dim.name)
-                if position < nest.rows or step is ex.ZERO:
+                position, step = positions[names[0]], stride(atom.num, names[0])
+                if step is None and len(product) == 1:
+                    step = coefficient
+                if position < nest.rows or not step:
                     continue
-                extent, inner = nest.loops[position].extent, quotient(ex.as_dim(atom.den), ex.as_dim(step))
+                extent, inner = nest.loops[position].extent, quotient(ex.as_dim(atom.den), step)
                 if inner is None or inner in (1, extent) or not quotient(extent, inner):
                     continue
                 if isinstance(inner, int) and (inner < 1 or (position == last and inner < SHORT_AXIS)):
