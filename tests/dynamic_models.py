@@ -1,4 +1,4 @@
-"""A small decoder whose sequence length is a named dimension, as exporters write it: with or without a key-value cache."""
+"""A small decoder of any length, as exporters write it: with or without a key-value cache."""
 
 from __future__ import annotations
 
@@ -62,12 +62,15 @@ def write_decoder(path: Path, cached: bool) -> Path:
             k = net("Concat", f"past_key_{layer}", k, axis=2, result=f"present_key_{layer}")
             v = net("Concat", f"past_value_{layer}", v, axis=2, result=f"present_value_{layer}")
             outputs += [(name, [1, HEADS, "total", HEAD_DIM]) for name in (k, v)]
-        scores = net("Mul", net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2])), net.tensor("scale", HEAD_DIM**-0.5))
+        products = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]))
+        scores = net("Mul", products, net.tensor("scale", HEAD_DIM**-0.5))
         mixed = net("MatMul", net("Softmax", net("Add", scores, mask), axis=-1), v)
-        merged = net("Reshape", net("Transpose", mixed, perm=[0, 2, 1, 3]), net.tensor("whole", [1, -1, HIDDEN], np.int64))
+        whole = net.tensor("whole", [1, -1, HIDDEN], np.int64)
+        merged = net("Reshape", net("Transpose", mixed, perm=[0, 2, 1, 3]), whole)
         x = net("Add", x, net("MatMul", merged, net.weight(f"o_{layer}", HIDDEN, HIDDEN)))
         up = net("MatMul", _rms_norm(net, f"norm_mlp_{layer}", x), net.weight(f"up_{layer}", HIDDEN, 2 * HIDDEN))
-        x = net("Add", x, net("MatMul", net("Mul", up, net("Sigmoid", up)), net.weight(f"down_{layer}", 2 * HIDDEN, HIDDEN)))
+        down = net.weight(f"down_{layer}", 2 * HIDDEN, HIDDEN)
+        x = net("Add", x, net("MatMul", net("Mul", up, net("Sigmoid", up)), down))
     net("MatMul", _rms_norm(net, "norm_last", x), net.weight("head", HIDDEN, VOCABULARY), result="logits")
 
     inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, "seq"])]

@@ -386,9 +386,11 @@ def _divide(a: Expr, b: Expr, extents: Mapping[str, int | Expr]) -> tuple[Expr, 
 
 
 def floordiv(a: Expr, b: Expr, extents: Mapping[str, int | Expr] | None = None) -> Expr:
-    """`a / b` rounded down; `extents` bounds the iterators so that more can be removed."""
+    """`a / b` rounded down; `extents` bounds the iterators so that more can be removed. Raises ZeroDivisionError."""
     if b is ONE:
         return a
+    if b is ZERO:
+        raise ZeroDivisionError(f"({a}) / 0")
     ca, cb = a.constant, b.constant
     if ca is not None and cb:
         return const(ca // cb)
@@ -412,9 +414,11 @@ def floordiv(a: Expr, b: Expr, extents: Mapping[str, int | Expr] | None = None) 
 
 
 def mod(a: Expr, b: Expr, extents: Mapping[str, int | Expr] | None = None) -> Expr:
-    """`a % b`; `extents` bounds the iterators so that more can be removed."""
+    """`a % b`; `extents` bounds the iterators so that more can be removed. Raises ZeroDivisionError."""
     if b is ONE:
         return ZERO
+    if b is ZERO:
+        raise ZeroDivisionError(f"({a}) % 0")
     ca, cb = a.constant, b.constant
     if ca is not None and cb:
         return const(ca % cb)
@@ -520,6 +524,16 @@ def coefficient_of(a: Expr, name: str) -> Expr | None:
             return None
         total[tuple(rest)] = total.get(tuple(rest), 0) + coefficient
     return _intern(total)
+
+
+@lru_cache(maxsize=65536)
+def size(a: Expr) -> int:
+    """How many atoms there are in `a`, those inside of others counted with repetition."""
+    total = 0
+    for product, _ in a.terms:
+        for atom in product:
+            total += 1 if isinstance(atom, Var) else 1 + size(atom.num) + size(atom.den)
+    return total
 
 
 def slope(a: Expr, name: str) -> Expr | None:

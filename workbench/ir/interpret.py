@@ -118,6 +118,8 @@ def _node_value(
             return np.asarray(ops.ELEMENTWISE[name].compute(*arrays)).astype(target, copy=False).reshape(-1)
         case ops.Gather(axis):
             index, data = _read(node, 0, values, dims), _read(node, 1, values, dims)
+            if not data.shape[axis]:
+                return np.zeros(index.size, data.dtype)
             clamped = np.clip(index, 0, data.shape[axis] - 1)
             return np.take_along_axis(data, clamped.astype(np.int64), axis).reshape(-1)
         case ops.Scatter(mode):

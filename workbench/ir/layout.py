@@ -237,13 +237,14 @@ def unflatten(flat: Expr, shape: Sequence[Dim], extents: Mapping[str, Dim] | Non
 
 
 def read(buffer: np.ndarray, layout: Layout, dims: Mapping[str, int]) -> np.ndarray:
-    """The elements of a flat `buffer` under `layout`, as an array (a view where the strides are affine).
+    """The elements of a flat `buffer` under `layout`, as an array (a view where the strides are affine). What is read
+    of an empty buffer is 0: a join with nothing, such as an empty cache, reads it and then takes the other side.
 
     Raises IndexError when the layout reaches outside the buffer."""
     shape = [int(ex.evaluate(d, dims)) for d in layout.shape]
     offset = int(ex.evaluate(layout.offset, dims))
-    if 0 in shape:
-        return np.empty(shape, buffer.dtype)
+    if 0 in shape or not buffer.size:
+        return np.zeros(shape, buffer.dtype)
     slopes = [ex.coefficient_of(s, ITER) for s in layout.strides]
     if all(c is not None for c in slopes):
         steps = [int(ex.evaluate(c, dims)) for c in slopes if c is not None]

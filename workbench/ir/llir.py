@@ -11,7 +11,7 @@ the buffer that is read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -445,29 +445,53 @@ def substituted(
     return found
 
 
-def at_values(kernel: NativeKernel, dims: Mapping[str, int]) -> NativeKernel:
-    """`kernel` for values of the named dimensions: every size a plain integer, expressions as simple as those allow."""
+def at_values(kernel: NativeKernel, dims: Mapping[str, int], empty: Collection[int]) -> NativeKernel:
+    """`kernel` for values of the named dimensions: every size a plain integer, expressions as simple as those allow.
+    What is read of the buffers `empty`, or gathered from an axis without elements, is 0, and so is the body of a
+    reduction over nothing. Raises ZeroDivisionError for an expression that divides by 0 elsewhere."""
     shape = tuple(ex.bound(d, dims) for d in kernel.shape)
     rows = {f"#{i}": d for i, d in enumerate(shape)}
+
+    def body_at(body: Body, **along: Dim) -> Body:
+        if 0 in along.values():
+            return Immediate(0, body.dtype)
+        return substituted(_filled(body, dims, empty, {}), dims, {**rows, **along}, {})
+
     match kernel:
         case MapKernel():
-            return replace(kernel, shape=shape, body=substituted(kernel.body, dims, rows, {}))
+            return replace(kernel, shape=shape, body=body_at(kernel.body))
         case ReduceKernel():
             extent = ex.bound(kernel.extent, dims)
-            body = substituted(kernel.body, dims, {**rows, f"#{len(shape)}": extent}, {})
-            return replace(kernel, shape=shape, extent=extent, body=body)
+            return replace(
+                kernel, shape=shape, extent=extent, body=body_at(kernel.body, **{f"#{len(shape)}": extent})
+            )
         case ScatterKernel():
-            index, update = (substituted(body, dims, rows, {}) for body in (kernel.index, kernel.update))
+            index, update = body_at(kernel.index), body_at(kernel.update)
             return replace(kernel, shape=shape, elements=ex.bound(kernel.elements, dims), index=index, update=update)
         case RowKernel():
             passes = []
             for each in kernel.passes:
                 extent = ex.bound(each.extent, dims)
-                passes.append(replace(each, extent=extent, body=_along(each.body, dims, rows, extent)))
+                passes.append(replace(each, extent=extent, body=body_at(each.body, **{ALONG: extent})))
             stored = None if kernel.extent is None else ex.bound(kernel.extent, dims)
-            body = _along(kernel.body, dims, rows, 1 if stored is None else stored)
+            body = body_at(kernel.body, **({} if stored is None else {ALONG: stored}))
             return replace(kernel, shape=shape, passes=tuple(passes), extent=stored, body=body)
 
 
-def _along(body: Body, dims: Mapping[str, int], rows: Mapping[str, Dim], extent: Dim) -> Body:
-    return substituted(body, dims, {**rows, ALONG: extent}, {})
+def _filled(body: Body, dims: Mapping[str, int], empty: Collection[int], done: dict[int, Body]) -> Body:
+    """`body` with 0 for what is read where there is nothing; shared parts stay shared."""
+    found = done.get(id(body))
+    if found is None:
+        match body:
+            case Load(buffer) if buffer in empty:
+                found = Immediate(0, body.dtype)
+            case GatherLoad(buffer, _, _, extent) if buffer in empty or not ex.bound(extent, dims):
+                found = Immediate(0, body.dtype)
+            case GatherLoad():
+                found = replace(body, index=_filled(body.index, dims, empty, done))
+            case Apply():
+                found = replace(body, operands=tuple([_filled(o, dims, empty, done) for o in body.operands]))
+            case _:
+                found = body
+        done[id(body)] = found
+    return found

@@ -31,6 +31,8 @@ from workbench.search.placement import (
 from workbench.search.space import Genome, Space
 
 MAX_BATCH = 65536
+MAX_INDEX = 500
+"""Operations of one index expression."""
 ROUTINES = {"Sgemm": "sgemm", "Cublas": "cublas-sgemm", "CublasLt": "cublaslt"}
 """What the call of a library's e-node is named."""
 RECURSION_LIMIT = 200_000
@@ -84,7 +86,10 @@ def _pruned(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[_Ext
 def _extraction(space: Space, genome: Genome, dims: Mapping[str, int]) -> tuple[_Extraction, Program]:
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     extraction = _Extraction(space, genome, dims)
-    return extraction, extraction.program()
+    try:
+        return extraction, extraction.program()
+    except ZeroDivisionError as error:
+        raise Rejected("no-viable-kernel", f"a dimension that is 0 is divided by: {error}") from None
 
 
 def _plainer(space: Space, genome: Genome, eclass: int | None) -> Genome | None:
@@ -376,6 +381,8 @@ class _Extraction:
         total = self.bound(self.snapshot.expr(offset))
         for stride, at in zip(self.snapshot.shape(strides), index, strict=True):
             total = ex.add(total, ex.substitute(self.bound(stride), {ITER: at}, self.extents))
+        if ex.size(total) > MAX_INDEX:  # divisions that nothing is known of can double at each inlined value
+            raise Rejected("kernel-size", f"an index of over {MAX_INDEX} operations: too much is inlined")
         return total
 
     def _gemm(self, eclass: int, routine: str, children: Sequence[int]) -> int:

@@ -2,7 +2,7 @@
 dimensions that it depends on.
 
 Code for all values is written for sizes from 1 on. Whether those are (`NativeTemplate.suits`) is looked at for the
-values at hand; where they are not, the kernel is written again for those values.
+values at hand; where they are not, the kernel is written again for those values (`llir.at_values`).
 """
 
 from __future__ import annotations
@@ -67,11 +67,12 @@ class NativeTemplate:
     divisors: frozenset[Expr]
     """Divisors that depend on dimensions."""
 
-    def suits(self, dims: Mapping[str, int]) -> bool:
-        """Whether the code is right for these values: nothing that it goes over, gathers from or divides by is 0."""
-        sizes = chain(self.divisors, *(part.extents.values() for part in self.parts))
+    def suits(self, elements: Sequence[int], dims: Mapping[str, int]) -> bool:
+        """Whether the code is right for these values: nothing that it goes over, reads from or divides by is 0.
+        `elements` are those of each buffer."""
         gathers = (term.extent for part in self.parts for term in part.terms if term.op == "gather")
-        return all(ex.sized(size, dims) >= 1 for size in chain(sizes, gathers))
+        sizes = chain(self.divisors, gathers, *(part.extents.values() for part in self.parts))
+        return all(elements[b] for b in self.buffers) and all(ex.sized(size, dims) >= 1 for size in sizes)
 
     def launch(self, buffers: Sequence[Buffer], dims: Mapping[str, int]) -> NativeLaunch:
         """The launch for values of the named dimensions. Raises WorkbenchError where it would leave its buffers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from workbench.errors import WorkbenchError
@@ -70,7 +70,7 @@ class PlanTemplate:
                 continue
             match kernel:
                 case MapKernel() | ReduceKernel() | RowKernel() | ScatterKernel():
-                    launches.append(self._native_launch(place, kernel, dims, sources))
+                    launches.append(self._native_launch(place, kernel, elements, dims, sources))
                 case GemmCall():
                     launches.append(_gemm(kernel, dims, bool(self._dims[place])))
                 case OpaqueCall():
@@ -82,19 +82,31 @@ class PlanTemplate:
         return Plan("cpu", buffers, tuple(launches), sources, tuple(program.outputs), arena_bytes)
 
     def _native_launch(
-        self, place: int, kernel: NativeKernel, dims: Mapping[str, int], sources: dict[str, str]
+        self,
+        place: int,
+        kernel: NativeKernel,
+        elements: Sequence[int],
+        dims: Mapping[str, int],
+        sources: dict[str, str],
     ) -> NativeLaunch:
         template = self._native[place]
-        if self._dims[place] and not template.suits(dims):
-            template = self._special_template(place, kernel, dims)
+        if self._dims[place] and not template.suits(elements, dims):
+            template = self._special_template(place, kernel, elements, dims)
         sources[template.source] = template.text
         return template.launch(self.program.buffers, dims)
 
-    def _special_template(self, place: int, kernel: NativeKernel, dims: Mapping[str, int]) -> NativeTemplate:
+    def _special_template(
+        self, place: int, kernel: NativeKernel, elements: Sequence[int], dims: Mapping[str, int]
+    ) -> NativeTemplate:
         key = (place, tuple((name, dims[name]) for name in sorted(self._dims[place])))
         found = self._special.get(key)
         if found is None:
-            found = native_template(llir.at_values(kernel, dims), self.program.buffers, self.vectors)
+            empty = {b for b in llir.reads(kernel) if not elements[b]}
+            try:
+                at_values = llir.at_values(kernel, dims, empty)
+            except ZeroDivisionError as error:
+                raise WorkbenchError(f"a kernel divides by a dimension that is 0: {error}") from None
+            found = native_template(at_values, self.program.buffers, self.vectors)
             while len(self._special) >= MOST_SPECIAL:
                 del self._special[next(iter(self._special))]
             self._special[key] = found
