@@ -14,13 +14,16 @@ from hypothesis import given, settings
 from tests import cublas
 from tests.choices import Case, extracted, leaf_values, matches_of, random_genome, saturated
 from tests.egraph.test_rules import any_matmul, batched, biased, libraries, plain
+from tests.small_graphs import matmul, whole
 from workbench.egraph.saturate import Saturator
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
-from workbench.ir import interpret, llir
+from workbench.ir import interpret, llir, ops
+from workbench.ir import layout as lay
 from workbench.ir.dtype import DType
 from workbench.ir.expr import ZERO, Expr, Z, const
-from workbench.ir.hlir import Graph
+from workbench.ir.hlir import Graph, Operand
+from workbench.ir.layout import Layout
 from workbench.runtime.compare import compare, default_tolerance
 from workbench.search.placement import Rejected
 
@@ -73,6 +76,7 @@ for _layout in LAYOUTS:
         for _library in ("cublas sgemm", "cublasLt"):
             RULES[f"{_library} {_layout}{f': {_kind} vector' if _kind else ''}"] = _layout, _kind
 BATCH_RULE = "cublasLt: a batch of one affine stride"
+HALF_RULE = "cublasLt: matmul of halves"
 EPILOGUES = {
     "cublas sgemm: epilogue in place of the result": (biased(), biased(dt.F64)),
     "cublasLt: epilogue in place of the result": (biased(dt.F16), biased(dt.I32)),
@@ -116,7 +120,7 @@ MISSES = [(name, what) for name in RULES for what in narrow_misses(name)]
 
 def test_every_rule_of_cuda_alone_is_in_the_table(saturator: Saturator, cuda: Saturator) -> None:
     of_cpu, of_cuda = ({r.name for r in s.rules} for s in (saturator, cuda))
-    assert of_cuda - of_cpu == {*RULES, BATCH_RULE, *EPILOGUES}
+    assert of_cuda - of_cpu == {*RULES, BATCH_RULE, *EPILOGUES, HALF_RULE}
     assert {n for n in of_cpu - of_cuda if not n.startswith("sgemm")} == set()
 
 
@@ -169,6 +173,59 @@ def test_a_batch_of_one_affine_stride(cuda: Saturator) -> None:
 def test_a_matmul_of_too_many_batch_axes_is_left_to_the_sum(cuda: Saturator) -> None:
     case = saturated(cuda, batched((2, 2, 2, 2), [ZERO] * 4, [ZERO] * 4), target="cuda")
     assert {n for n in case.matches if "cublas" in n and n != BATCH_RULE} == set()
+
+
+def halves(
+    a: DType, b: DType, result: DType, part: int = 20, shape: tuple[int, ...] = (4, 5), layout: str = "RmCm"
+) -> Graph:
+    """A matmul of halves as the importer writes it: operands as f32, and the result, or a part of it, rounded."""
+    graph = Graph()
+    inputs = [graph.add(ops.Input(n), [], (size,), d) for n, size, d in (("a", 24, a), ("b", 30, b))]
+    wide = [graph.add(ops.Cast(dt.F32), [whole(x)], x.shape, dt.F32) for x in inputs]
+    a_steps = (Z * 6, ZERO, Z) if layout[:2] == "Rm" else (Z, ZERO, Z * 4)
+    b_steps = (ZERO, Z, Z * 5) if layout[2:] == "Rm" else (ZERO, Z * 6, Z)
+    product = matmul(graph, wide[0], Layout((4, 5, 6), a_steps), wide[1], Layout((4, 5, 6), b_steps))
+    read = Operand(product.id, lay.contiguous(shape if part == 20 else (part,)))
+    rounded = graph.add(ops.Cast(result), [read], read.layout.shape, result)
+    graph.add(ops.Output("y"), [whole(rounded)], rounded.shape, result)
+    return graph
+
+
+@pytest.mark.parametrize("dtype", [dt.F16, dt.BF16], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_matmul_of_halves_is_a_call_on_halves(cuda: Saturator, layout: str, dtype: DType) -> None:
+    graph = halves(dtype, dtype, dtype, layout=layout)
+    case = saturated(cuda, graph, target="cuda")
+    assert case.matches[HALF_RULE] == 1
+    call = next(c for c in library_programs(case) if c.dtype is dtype)
+    assert (call.routine, call.layout) == ("cublaslt", layout)
+    values = leaf_values(graph, graph.dims)
+    wanted = dict(values)
+    interpret.evaluate(graph, case.chunk.nodes, wanted, graph.dims, keep=[*values, *case.chunk.outputs])
+    got = cublas.lt_matmul(call, values[call.a.buffer], values[call.b.buffer])
+    assert got.dtype == dtype.numpy
+    allowed = default_tolerance(dtype)
+    assert compare(got, wanted[case.chunk.outputs[0]], allowed.rtol, allowed.atol_scale)[0]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        halves(dt.F16, dt.BF16, dt.F16),
+        halves(dt.F16, dt.F16, dt.BF16),
+        halves(dt.F16, dt.F16, dt.F64),
+        halves(dt.F64, dt.F64, dt.F16),
+        halves(dt.F16, dt.F16, dt.F16, part=10),
+    ],
+    ids=["other operand", "other result", "wider result", "no halves", "part of the result"],
+)
+def test_other_matmuls_between_conversions_stay_in_f32(cuda: Saturator, graph: Graph) -> None:
+    assert saturated(cuda, graph, target="cuda").matches.get(HALF_RULE, 0) == 0
+
+
+def test_a_matmul_of_halves_may_have_its_result_in_another_shape(cuda: Saturator) -> None:
+    graph = halves(dt.F16, dt.F16, dt.F16, shape=(2, 2, 5))
+    assert saturated(cuda, graph, target="cuda").matches[HALF_RULE] == 1
 
 
 # Which library calls a space has

@@ -83,7 +83,7 @@ UNSOUND = {
 }
 
 
-RARE = ("a wrong layout", "a batch axis is dropped")
+RARE = ("a wrong layout", "no dtype", "a batch axis is dropped")
 """What it takes more random programs to show."""
 
 

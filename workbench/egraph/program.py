@@ -165,7 +165,7 @@ class _Writer:
             case ops.Iota(value):
                 return f"(Iota {shape} {self._expression(value)} {dtype})"
             case ops.Cast() | ops.Output() | ops.GraphBreak():
-                return f"(Cast {shape} {self._element(node.operands[0])} {dtype})"
+                return f"(Cast {shape} {self._element(node.operands[0], copied=isinstance(node.op, ops.Cast))} {dtype})"
             case ops.Elementwise(name):
                 return f"({name} {shape} {' '.join(self._element(o) for o in node.operands)})"
             case ops.Gather(axis):
@@ -202,7 +202,7 @@ class _Writer:
             term = f"(RCons {self.variables[node_id]} {self._shape(shape)} {term})"
         return term
 
-    def _element(self, operand: Operand) -> str:
+    def _element(self, operand: Operand, *, copied: bool = False) -> str:
         value = self.graph.scalar(operand.source)
         if value is not None:
             self.scalars.append(operand.source)
@@ -210,8 +210,8 @@ class _Writer:
             if number is not None:
                 return f"(Load {self._parameter(number, operand.source)} {self._list(operand.layout.strides)} (MNum 0))"
             return f'(Immediate "{_literal(value)}" ({self.graph[operand.source].dtype.term}))'
-        if isinstance(self.graph[operand.source].op, ops.Reduce):
-            self._state_whole(operand)
+        if copied or isinstance(self.graph[operand.source].op, ops.Reduce):
+            self._state_whole(operand, of_inputs=copied)
         strides = self._list(operand.layout.strides)
         return f"(Load {self.variables[operand.source]} {strides} {self._expression(operand.layout.offset)})"
 
@@ -248,12 +248,12 @@ class _Writer:
                 self.line(f"(set (shape {variable}) {self._shape(factor.shape)})")
                 self.line(f"(set (magnitude {variable}) {size})")
 
-    def _state_whole(self, operand: Operand) -> None:
-        """What placements behind a reduction and before a scatter ask for: that a value of this chunk is read front to
-        back, under whatever shape."""
+    def _state_whole(self, operand: Operand, *, of_inputs: bool = False) -> None:
+        """What placements behind a reduction and before a scatter, and rules about conversions (`of_inputs` too), ask
+        for: that a value of this chunk is read front to back, under whatever shape."""
         source, layout = self.graph[operand.source], operand.layout
         strides = self._list(layout.strides)
-        given = source.id in self._given or self.graph.scalar(source.id) is not None
+        given = (source.id in self._given and not of_inputs) or self.graph.scalar(source.id) is not None
         if given or (operand.source, strides) in self._whole:
             return
         if layout.is_contiguous and ex.as_expr(lay.numel(layout.shape)) is ex.as_expr(lay.numel(source.shape)):

@@ -276,6 +276,11 @@ class Builder:
         to = graph_dtype(target)
         if to is None:
             raise ModelError(f"{target} values are not supported", SUPPORTED)
+        source = self.nodes[view.source]
+        if _at_most(lay.numel(source.shape), lay.numel(view.shape)):
+            # the whole buffer is converted, and read as before: views of it have one conversion, and none is a copy
+            whole = View(source.id, lay.contiguous(source.shape), view.dtype)
+            return View(self.node(ops.Cast(to), [whole], source.shape, to).source, view.layout, to)
         return self.node(ops.Cast(to), [view], view.shape, to)
 
     def copy(self, x: Value) -> View:
@@ -442,6 +447,13 @@ class Builder:
             if node.id in live:
                 live.update(o.source for o in node.operands)
         return live
+
+
+def _at_most(count: Dim, other: Dim) -> bool:
+    """Whether `count` is known to be at most `other`."""
+    if isinstance(count, int) and isinstance(other, int):
+        return count <= other
+    return ex.as_expr(count) is ex.as_expr(other)
 
 
 def _fold_reduce(name: str, array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

@@ -20,7 +20,7 @@ from workbench.ir.expr import ZERO, Expr, Z, const
 from workbench.ir.hlir import Graph, Node, Operand
 from workbench.ir.layout import Layout, Shape
 
-MATMUL_DTYPES = (dt.F32,) * 10 + (dt.F64, dt.I64, dt.I32, dt.F16, dt.BF16, dt.I8)
+MATMUL_DTYPES = (dt.F32,) * 8 + (dt.F64, dt.I64, dt.I32, dt.I8) + (dt.F16, dt.BF16) * 2
 DTYPES = (dt.F32,) * 6 + (dt.F64, dt.I64, dt.F16, dt.BF16, dt.U8, dt.I16)
 THROUGH = (dt.F16, dt.BF16, dt.F32, dt.I32, dt.U8)
 """What values are converted to and back."""
@@ -107,12 +107,24 @@ def matmul(rng: Random) -> Graph:
     b = _strided(make, shape, (*b_batch, ZERO, b_n, b_k), dtype)
     if rng.random() < 0.1:
         a, b = b, a
+    half = dtype if dtype.is_half and rng.random() < 0.5 else None
+    if half is not None:
+        a, b, dtype = _wide(make, a), _wide(make, b), dt.F32
     multiplied = make.apply("Mul", a, b)
     view = lay.contiguous(shape)
     if rng.random() < 0.1 and m > 1:  # the sum of a part
         view = lay.slice_axis(view, len(batch), rng.choice((0, 1)), 1, m - 1)
     total = make.reduce("SumReduce", Operand(multiplied.id, view))
+    if half is not None:
+        dtype = half
+        total = make.graph.add(ops.Cast(half), [whole(total)], total.shape, half)
     return make.ended(total) if rng.random() < 0.5 else make.ended(*_behind(make, total, dtype))
+
+
+def _wide(make: _Maker, operand: Operand) -> Operand:
+    """An operand in half precision as f32: its buffer converted, and read as before."""
+    source = make.graph[operand.source]
+    return Operand(make.graph.add(ops.Cast(dt.F32), [whole(source)], source.shape, dt.F32).id, operand.layout)
 
 
 def _usual_matrix(rng: Random, batch: Shape, rows: int, columns: int) -> tuple[list[Expr], Expr, Expr]:
