@@ -14,9 +14,10 @@ from onnx import helper
 from onnx.external_data_helper import set_external_data
 
 from workbench.errors import ModelError
-from workbench.frontend import RandomData, import_model, load_constant
-from workbench.ir.hlir import ExternalData, Graph
+from workbench.frontend import import_model
+from workbench.ir.hlir import Graph
 from workbench.ir.interpret import interpret
+from workbench.ir.weights import ExternalData, RandomData, load_constant
 
 WriteModel = Callable[..., Path]
 WEIGHT = np.random.default_rng(3).standard_normal((64, 128)).astype(np.float32)

@@ -260,3 +260,15 @@ def test_a_matrix_vector_product_is_a_contraction_and_a_weighted_sum_is_not() ->
     row = constant(graph, np.ones((1, 4), np.float32))
     weight = constant(graph, np.ones((4, 5), np.float32))
     assert is_contraction(graph, linear(graph, row, weight))
+
+
+@pytest.mark.parametrize("shape", [((2, 3, 5), (2, 5, 7)), ((9, 5), (5, 2)), ((1, 5), (5, 11))])
+def test_products_widened_by_parts_are_those_of_the_whole(
+    shape: tuple[tuple[int, ...], tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = (np.random.default_rng(1).standard_normal(s).astype(np.float32) for s in shape)
+    a, b = (x.reshape(-1, *x.shape[-2:]) for x in (a, b))
+    monkeypatch.setattr(interpret, "_WIDENED", 12)
+    np.testing.assert_allclose(
+        interpret._products(a, b.swapaxes(1, 2)), a.astype(np.float64) @ b.astype(np.float64), rtol=1e-14, atol=1e-14
+    )

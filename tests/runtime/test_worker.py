@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +16,15 @@ import pytest
 from workbench.errors import WorkbenchError
 from workbench.ir import dtype as dt
 from workbench.ir.llir import Apply, Buffer, Immediate, Load, MapKernel, Program, axis
+from workbench.ir.weights import MadeUp, map_file
 from workbench.runtime import get_runtime
 from workbench.runtime.device import DeviceWorker, Limits
 from workbench.runtime.protocol import NativeLaunch, Plan, PlanBuffer, Profile, ProfileOptions, Rejection
 
 N = 100
 X = np.arange(N, dtype=np.float32)
+LARGE = np.arange(1 << 15, dtype=np.float32)
+SAME = np.broadcast_to(np.float32(3), LARGE.shape)
 QUICK = ProfileOptions(warmup=1, trials=3, seconds=0.05)
 LIMITS = Limits(compile_seconds=20, first_run_seconds=1.0, run_seconds=20)
 
@@ -39,10 +43,10 @@ TO_NULL = """define void @k(ptr %p0, ptr %p1) {
 """
 
 
-def doubling() -> Plan:
+def doubling(n: int = N) -> Plan:
     body = Apply("Mul", (Load(0, axis(0), dt.F32), Immediate(2.0, dt.F32)), dt.F32)
-    buffers = [Buffer(0, dt.F32, N, "input", 0), Buffer(1, dt.F32, N, "output", 1)]
-    return get_runtime("cpu").plan(Program(buffers, [MapKernel(1, (N,), body, (1,))], [1]), {})
+    buffers = [Buffer(0, dt.F32, n, "input", 0), Buffer(1, dt.F32, n, "output", 1)]
+    return get_runtime("cpu").plan(Program(buffers, [MapKernel(1, (n,), body, (1,))], [1]), {})
 
 
 def handwritten(text: str) -> Plan:
@@ -164,3 +168,31 @@ def _alive(pid: int) -> bool:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_weights_are_mapped_made_or_spread_by_the_worker(worker: DeviceWorker, tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    path.write_bytes(b"-" + LARGE.tobytes())
+    mapped = map_file(path)
+    assert mapped is not None
+    lying = mapped[1:].view(np.float32)
+    made = MadeUp(7, (LARGE.size,), dt.F32)
+    given = {"in a file": (lying, LARGE), "made up": (made, made.make()), "one number": (SAME, SAME)}
+    for name, (array, meant) in given.items():
+        worker.bind(name, {"x": array}, [2 * meant])
+        assert isinstance(worker.evaluate(name, doubling(LARGE.size), {0: "x"}, QUICK), Profile), name
+        worker.release(name)
+        with pytest.raises(WorkbenchError, match="no arrays are bound"):
+            worker.evaluate(name, doubling(LARGE.size), {0: "x"}, QUICK)
+
+
+def test_a_weight_file_that_changed_is_told_and_harms_nothing(worker: DeviceWorker, tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    path.write_bytes(LARGE.tobytes())
+    mapped = map_file(path)
+    assert mapped is not None
+    worker.bind("changed", {"x": mapped.view(np.float32)}, [2 * LARGE])
+    path.write_bytes(LARGE.tobytes()[:-4])
+    with pytest.raises(WorkbenchError, match="w, which holds weights, changed"):
+        worker.evaluate("changed", doubling(LARGE.size), {0: "x"}, QUICK)
+    assert isinstance(worker.evaluate("g", doubling(), {0: "x"}, QUICK), Profile)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from workbench.frontend.coverage import Coverage, OperatorUse, coverage
 from workbench.frontend.importer import Imported, import_model
 from workbench.frontend.registry import supported_operators
-from workbench.frontend.tensors import RandomData, load_constant
 
 __all__ = [
     "Coverage",
     "Imported",
     "OperatorUse",
-    "RandomData",
     "coverage",
     "import_model",
-    "load_constant",
     "supported_operators",
 ]

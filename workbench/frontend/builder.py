@@ -29,9 +29,10 @@ from workbench.ir import layout as lay
 from workbench.ir import ops
 from workbench.ir.dtype import DType
 from workbench.ir.expr import ITER, ZERO, Expr, Z
-from workbench.ir.hlir import ExternalData, Graph, Node, Operand
+from workbench.ir.hlir import Graph, Node, Operand
 from workbench.ir.layout import Dim, Layout, Shape
 from workbench.ir.ops import Op
+from workbench.ir.weights import ExternalData
 
 SMALL = 4096
 """Elements up to which a tensor of the model counts as a known array rather than as a view of a constant."""

@@ -27,7 +27,7 @@ from workbench.frontend.values import (
     graph_dtype,
     is_float,
 )
-from workbench.ir.hlir import ExternalData
+from workbench.ir.weights import ExternalData
 
 MOST_INNER_NODES = 50_000
 """Nodes of subgraphs and definitions lowered in one model, each repetition counted."""

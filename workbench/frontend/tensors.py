@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,9 @@ import numpy as np
 
 from workbench.errors import ModelError, printable
 from workbench.ir.dtype import from_numpy
-from workbench.ir.hlir import ExternalData, Graph
+from workbench.ir.weights import ExternalData, RandomData, map_file
 
-RANDOM_SCALE = 0.02
-"""Standard deviation of made-up weights."""
 _MOST_BYTES = 1 << 46
-
-
-@dataclass(frozen=True, slots=True)
-class RandomData(ExternalData):
-    """A constant whose file is missing and whose data is made up, from `seed`, when it is loaded."""
-
-    seed: int
 
 
 class TensorReader:
@@ -78,7 +67,7 @@ class TensorReader:
         if mapped is None:
             self.missing.append(tensor.name)
             if self.random_weights:
-                return RandomData(path, offset, length, zlib.crc32(tensor.name.encode()))
+                return RandomData(path, offset, length, len(self.missing))  # names have no say
             return ExternalData(path, offset, length)
         if offset + length > mapped.size:
             raise ModelError(f"{_where(tensor)} ends at byte {offset + length} of {path.name}, which has {mapped.size}")
@@ -90,23 +79,12 @@ class TensorReader:
             path = (self.folder / location).resolve() if "\0" not in location else self.folder
             if not path.is_relative_to(self.folder) or path == self.folder:
                 raise ModelError(f"{_where(tensor)} lies outside the model's folder: '{printable(location)}'")
-            found = self._mapped[location] = (path, _map_file(path))
+            found = self._mapped[location] = (path, map_file(path))
         return found
 
 
 def _where(tensor: Any) -> str:
     return f"external data of '{printable(tensor.name)}'"
-
-
-def _map_file(path: Path) -> np.ndarray | None:
-    if not path.is_file():
-        return None
-    if path.stat().st_size == 0:
-        return np.empty(0, np.uint8)
-    try:
-        return np.memmap(path, np.uint8, "r")
-    except OSError as error:
-        raise ModelError(f"cannot read {printable(str(path))}: {error.strerror or error}") from error
 
 
 def _declared(tensor: Any) -> tuple[tuple[int, ...], np.dtype]:
@@ -157,26 +135,3 @@ def _mismatch(
     return ModelError(
         f"tensor '{printable(tensor.name)}' declares {list(shape)} {dtype} ({wanted} {unit}) but holds {held}"
     )
-
-
-def load_constant(graph: Graph, node_id: int) -> np.ndarray:
-    """The data of Constant `node_id`, in the node's shape. Data in a file is mapped, not read; made-up data is made.
-
-    Raises ModelError when the file is missing."""
-    node, data = graph[node_id], graph.constants[node_id]
-    shape = tuple(int(str(d)) for d in node.shape)
-    if isinstance(data, np.ndarray):
-        return data.reshape(shape)
-    if isinstance(data, RandomData):
-        if not node.dtype.is_float:
-            return np.zeros(shape, node.dtype.numpy)
-        made = np.random.default_rng(data.seed).standard_normal(math.prod(shape), np.float32)
-        made *= np.float32(RANDOM_SCALE)
-        return made.astype(node.dtype.numpy, copy=False).reshape(shape)
-    mapped = _map_file(data.path)
-    if mapped is None or data.offset + data.length > mapped.size:
-        raise ModelError(
-            f"the weights of '{printable(node.label)}' are in {data.path.name}, which is missing or too short",
-            "put the file beside the model, or ask for random weights",
-        )
-    return mapped[data.offset : data.offset + data.length].view(node.dtype.numpy).reshape(shape)

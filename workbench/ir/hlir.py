@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -20,6 +19,7 @@ from workbench.ir.dtype import DType
 from workbench.ir.expr import ZERO
 from workbench.ir.layout import Dim, Layout, Shape
 from workbench.ir.ops import Op
+from workbench.ir.weights import ExternalData
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +46,6 @@ class Node:
     def name(self) -> str:
         """The primitive's name, for instance `SumReduce`."""
         return ops.op_name(self.op)
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalData:
-    """Where the data of a constant lies when it is not in memory. `path` is checked to be inside the model's folder;
-    the file may be missing (a graph-only model)."""
-
-    path: Path
-    offset: int
-    length: int
 
 
 @dataclass(frozen=True, slots=True)

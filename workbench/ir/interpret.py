@@ -1,7 +1,8 @@
 """The NumPy interpreter of HLIR: the oracle that every compiled result is compared with. Plain, not fast.
 
 Sums accumulate in f64 (integers in i64). A sum over a product is a matrix product in f64 over what its operands do not
-merely repeat, so that a matmul's product tensor is never held.
+merely repeat, so that a matmul's product tensor is never held; a large operand is widened to f64 part by part.
+Constants are loaded when they are first read, and dropped like any other value.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from workbench.ir import layout as lay
 from workbench.ir import ops
 from workbench.ir.dtype import convert, is_float, least
 from workbench.ir.hlir import Graph, Node, shape_values
+from workbench.ir.weights import in_memory_form, load_constant
+
+_WIDENED = 1 << 23
+"""Elements of a matrix product's operand that are widened at a time."""
 
 RunCustomOp = Callable[[Node, list[np.ndarray]], np.ndarray]
 
@@ -28,7 +33,7 @@ def interpret(
 ) -> dict[str, np.ndarray]:
     """The model's outputs by name. `inputs` are by input name; `dims` values the named dimensions.
 
-    Raises KeyError for a missing input or dimension and ValueError for constants without data."""
+    Raises KeyError for a missing input or dimension and ModelError for weights that are not there."""
     dims = graph.dims if dims is None else dims
     live = graph.live_from_outputs()
     values: dict[int, np.ndarray] = {}
@@ -101,10 +106,7 @@ def _node_value(
     target = node.dtype.numpy
     match node.op:
         case ops.Constant():
-            data = graph.constants[node.id]
-            if not isinstance(data, np.ndarray):
-                raise ValueError(f"the weights of '{node.label}' are not here ({data.path.name} was not loaded)")
-            return np.ascontiguousarray(data, target).reshape(-1)
+            return in_memory_form(load_constant(graph, node.id), node.dtype)
         case ops.Input(name):
             raise KeyError(name)
         case ops.Iota(value):
@@ -173,7 +175,7 @@ def _contracted(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     same = [a for a in axes if repeats[0][a] and repeats[1][a]]
     batch = [a for a in axes if a not in rows and a not in columns and a not in same]
     a, b = (
-        _wide(x[tuple(slice(0, 1) if drop[i] and i < x.ndim - 1 else slice(None) for i in range(x.ndim))])
+        x[tuple(slice(0, 1) if drop[i] and i < x.ndim - 1 else slice(None) for i in range(x.ndim))]
         for x, drop in zip((left, right), repeats, strict=True)
     )
     depth = left.shape[-1]
@@ -181,8 +183,19 @@ def _contracted(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     heads = math.prod(left.shape[i] for i in batch)
     a = a.transpose(*batch, *same, *rows, *columns, left.ndim - 1).reshape(heads, -1, depth)
     b = b.transpose(*batch, *same, *columns, *rows, left.ndim - 1).reshape(heads, -1, depth)
-    result = np.matmul(a, b.swapaxes(1, 2)).reshape(shape).transpose(np.argsort([*batch, *same, *rows, *columns]))
+    result = _products(a, b).reshape(shape).transpose(np.argsort([*batch, *same, *rows, *columns]))
     return np.broadcast_to(result, left.shape[:-1])
+
+
+def _products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a @ b transposed, for each of the first axis, in f64 or i64. The operand with more rows is widened by parts."""
+    if a.shape[1] > b.shape[1]:
+        return _products(b, a).swapaxes(1, 2)
+    heads, count, depth = b.shape
+    step = max(1, _WIDENED // max(1, heads * depth))
+    few = _wide(a)
+    parts = [np.matmul(few, _wide(b[:, at : at + step]).swapaxes(1, 2)) for at in range(0, max(count, 1), step)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -21,20 +21,30 @@ import numpy as np
 
 from workbench import frames
 from workbench.errors import WorkbenchError
+from workbench.ir.dtype import from_numpy
+from workbench.ir.weights import MadeUp, place_in_file
 from workbench.runtime.compare import Tolerance
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
 from workbench.runtime.wire import (
     Answer,
+    ArrayHeader,
     Bind,
     Bound,
     Done,
     Evaluate,
     Failed,
+    InFile,
     Phase,
     Ping,
     Pong,
+    Random,
+    Release,
     Request,
+    Uniform,
 )
+
+_BY_PLACE = 1 << 16
+"""Bytes from which on an array is described rather than sent, where it can be."""
 
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -67,7 +77,7 @@ class _LostWorkerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    arrays: Mapping[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray | MadeUp]
     expected: Sequence[np.ndarray]
     tolerances: tuple[Tolerance, ...]
 
@@ -92,21 +102,29 @@ class DeviceWorker:
     def bind(
         self,
         key: str,
-        arrays: Mapping[str, np.ndarray],
+        arrays: Mapping[str, np.ndarray | MadeUp],
         expected: Sequence[np.ndarray] = (),
         tolerances: Sequence[Tolerance] = (),
     ) -> None:
         """Keep named arrays and the expected outputs (in the plans' order) under `key`; they are sent when needed.
+        Large arrays that lie in a file are mapped by the worker, and those that are made up made there.
 
         `tolerances` say what each may be off by; without, their dtypes do. Raises WorkbenchError for an unknown
         dtype."""
-        from workbench.runtime.worker import header_of
-
         for name, array in [*arrays.items(), *((f"output {i}", a) for i, a in enumerate(expected))]:
             header_of(name, array)
         with self._lock:
             self._bound[key] = _Binding(dict(arrays), tuple(expected), tuple(tolerances))
             self._sent.discard(key)
+
+    def release(self, key: str) -> None:
+        """Forget what is bound under `key`, here and in the worker; unknown keys are fine."""
+        with self._lock:
+            self._bound.pop(key, None)
+            if key in self._sent:
+                self._sent.discard(key)
+                with contextlib.suppress(_LostWorkerError):
+                    self._send(Release(key))
 
     def evaluate(
         self,
@@ -173,12 +191,11 @@ class DeviceWorker:
     def _send_arrays(self, key: str) -> None:
         if key in self._sent:
             return
-        from workbench.runtime.worker import header_of
-
         bound = self._bound[key]
         arrays = tuple(header_of(name, array) for name, array in bound.arrays.items())
         expected = tuple(header_of(f"output {i}", a) for i, a in enumerate(bound.expected))
-        self._send(Bind(key, arrays, expected, bound.tolerances), [*bound.arrays.values(), *bound.expected])
+        given = [(h, a) for h, a in zip((*arrays, *expected), (*bound.arrays.values(), *bound.expected), strict=True)]
+        self._send(Bind(key, arrays, expected, bound.tolerances), [part for h, a in given for part in _sent_part(h, a)])
         answer = self._answer("start")
         assert isinstance(answer, Bound)
         self._sent.add(key)
@@ -292,3 +309,26 @@ class DeviceWorker:
         if self._errors is not None:
             self._errors.close()
 
+
+def header_of(name: str, array: np.ndarray | MadeUp) -> ArrayHeader:
+    """What announces `array` on the pipe. Raises WorkbenchError for a dtype the workbench lacks."""
+    if isinstance(array, MadeUp):
+        return ArrayHeader(name, array.dtype.name, array.shape, Random(array.seed))
+    dtype = from_numpy(array.dtype)
+    if dtype is None:
+        raise WorkbenchError(f"array {name!r} has dtype {array.dtype}, which no plan can read")
+    source: InFile | Uniform | None = None
+    if array.nbytes >= _BY_PLACE:
+        place = place_in_file(array)
+        if place is not None:
+            source = InFile(str(place.path), place.offset, *place.version)
+        elif not any(array.strides):
+            source = Uniform()
+    return ArrayHeader(name, dtype.name, array.shape, source)
+
+
+def _sent_part(header: ArrayHeader, array: np.ndarray | MadeUp) -> list[np.ndarray]:
+    """What of `array` goes through the pipe behind its header."""
+    if isinstance(array, MadeUp) or isinstance(header.source, InFile):
+        return []
+    return [array.flat[:1] if isinstance(header.source, Uniform) else array]

@@ -1,5 +1,6 @@
 """Messages between the session and a device worker, in the frames of `workbench.frames`. The bytes of arrays follow
-their `Bind` frame unframed, in order, so that their size has no limit and they are copied once."""
+their `Bind` frame unframed, in order, so that their size has no limit and they are copied once. Arrays that lie in a
+file or are made up do not come: the worker maps or makes them itself."""
 
 from __future__ import annotations
 
@@ -9,12 +10,32 @@ from workbench.runtime.compare import Tolerance
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection
 
 
+class InFile(msgspec.Struct, frozen=True, tag="file", array_like=True):
+    """The array begins at byte `offset` of the file, while that has this size and time of change (ns)."""
+
+    path: str
+    offset: int
+    size: int
+    changed: int
+
+
+class Random(msgspec.Struct, frozen=True, tag="random", array_like=True):
+    """The array is what `ir.weights.MadeUp` makes of the seed."""
+
+    seed: int
+
+
+class Uniform(msgspec.Struct, frozen=True, tag="uniform", array_like=True):
+    """All elements are the one that follows."""
+
+
 class ArrayHeader(msgspec.Struct, frozen=True, array_like=True):
-    """An array whose bytes follow (C order)."""
+    """An array. Its bytes follow (C order) where `source` does not say how to get it."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    source: InFile | Random | Uniform | None = None
 
 
 class Bind(msgspec.Struct, frozen=True, tag="bind"):
@@ -25,6 +46,12 @@ class Bind(msgspec.Struct, frozen=True, tag="bind"):
     arrays: tuple[ArrayHeader, ...]
     expected: tuple[ArrayHeader, ...]
     tolerances: tuple[Tolerance, ...]
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Forget what is kept under `key`; has no answer."""
+
+    key: str
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag="evaluate"):
@@ -48,7 +75,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Asks the worker to end."""
 
 
-Request = Bind | Evaluate | Ping | Shutdown
+Request = Bind | Release | Evaluate | Ping | Shutdown
 
 
 class Phase(msgspec.Struct, frozen=True, tag="phase"):

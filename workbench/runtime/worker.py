@@ -6,6 +6,7 @@ Run as `python -m workbench.runtime.worker TARGET THREADS PARENT_PID`; speaks `r
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import statistics
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -21,7 +23,8 @@ import numpy as np
 
 from workbench import frames
 from workbench.errors import WorkbenchError
-from workbench.ir.dtype import BY_NAME, from_numpy
+from workbench.ir.dtype import BY_NAME
+from workbench.ir.weights import MadeUp, Place, in_memory_form, map_place
 from workbench.runtime import get_runtime
 from workbench.runtime.compare import Tolerance, compare, default_tolerance
 from workbench.runtime.protocol import Loaded, Plan, Profile, ProfileOptions, Rejection, Runtime
@@ -33,10 +36,14 @@ from workbench.runtime.wire import (
     Done,
     Evaluate,
     Failed,
+    InFile,
     Phase,
     Ping,
     Pong,
+    Random,
+    Release,
     Request,
+    Uniform,
 )
 
 SHORTEST_SAMPLE = 2e-4
@@ -54,6 +61,21 @@ class BoundArrays:
     tolerances: tuple[Tolerance, ...]
 
 
+def _whole(header: ArrayHeader, received: np.ndarray) -> np.ndarray:
+    dtype = BY_NAME[header.dtype]
+    match header.source:
+        case None:
+            return received
+        case Uniform():
+            return np.full(header.shape, received[0], dtype.numpy)
+        case Random(seed):
+            return MadeUp(seed, header.shape, dtype).make()
+        case InFile():
+            place = Place(Path(header.source.path), (header.source.size, header.source.changed), header.source.offset)
+            mapped = map_place(place, math.prod(header.shape) * dtype.itemsize)
+            return in_memory_form(mapped.view(dtype.numpy), dtype)
+
+
 class Worker:
     """Serves requests until its parent closes the pipe."""
 
@@ -69,10 +91,9 @@ class Worker:
         while True:
             match self._decoder.decode(frames.receive(self._requests)):
                 case Bind() as request:
-                    arrays = {h.name: self._read_array(h) for h in request.arrays}
-                    expected = tuple(self._read_array(h) for h in request.expected)
-                    self._bound[request.key] = BoundArrays(arrays, expected, request.tolerances)
-                    self._answer(Bound())
+                    self._answer(self._bind(request))
+                case Release(key):
+                    self._bound.pop(key, None)
                 case Evaluate() as request:
                     self._answer(self._evaluate(request))
                 case Ping():
@@ -83,8 +104,25 @@ class Worker:
     def _answer(self, message: Answer) -> None:
         frames.send(self._answers, message)
 
-    def _read_array(self, header: ArrayHeader) -> np.ndarray:
-        array = np.empty(header.shape, BY_NAME[header.dtype].numpy)
+    def _bind(self, request: Bind) -> Bound | Failed:
+        self._bound.pop(request.key, None)
+        headers = (*request.arrays, *request.expected)
+        received = [self._received(h) for h in headers]
+        try:
+            whole = [_whole(h, sent) for h, sent in zip(headers, received, strict=True)]
+        except WorkbenchError as problem:
+            return Failed(str(problem))
+        except MemoryError:
+            return Failed("there is not the memory for the weights of this chunk")
+        count = len(request.arrays)
+        named = {h.name: array for h, array in zip(request.arrays, whole, strict=False)}
+        self._bound[request.key] = BoundArrays(named, tuple(whole[count:]), request.tolerances)
+        return Bound()
+
+    def _received(self, header: ArrayHeader) -> np.ndarray:
+        """What of an array comes through the pipe."""
+        shape = {type(None): header.shape, Uniform: (1,)}.get(type(header.source), (0,))
+        array = np.empty(shape, BY_NAME[header.dtype].numpy)
         view = memoryview(array.reshape(-1).view(np.uint8))
         done = 0
         while done < len(view):
@@ -179,14 +217,6 @@ def time_runs(loaded: Loaded, options: ProfileOptions, first_seconds: float) -> 
             if now > end or (limit is not None and len(samples) >= 3 and statistics.median(samples) > limit):
                 break
     return samples
-
-
-def header_of(name: str, array: np.ndarray) -> ArrayHeader:
-    """What announces `array` on the pipe. Raises WorkbenchError for a dtype the workbench lacks."""
-    dtype = from_numpy(array.dtype)
-    if dtype is None:
-        raise WorkbenchError(f"array {name!r} has dtype {array.dtype}, which no plan can read")
-    return ArrayHeader(name, dtype.name, array.shape)
 
 
 def resident_bytes() -> int:

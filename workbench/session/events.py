@@ -286,6 +286,8 @@ class Measured(Event, frozen=True, kw_only=True, tag="measured"):
     p80: float
     runs: int
     kernels: list[KernelRow]
+    summed: bool = False
+    """Whether each chunk was timed alone, and these are sums over all chunks."""
 
 
 class Paused(Event, frozen=True, kw_only=True, tag="paused"):

@@ -11,12 +11,14 @@ import numpy as np
 from loguru import logger
 
 from workbench.chunking import Known, Parts, parts
-from workbench.errors import WorkbenchError
+from workbench.errors import UnavailableError, WorkbenchError
 from workbench.ir import ops
 from workbench.ir.hlir import Graph, shape_values
 from workbench.ir.layout import show
 from workbench.ir.llir import Buffer, Program, reads
+from workbench.ir.weights import MadeUp, constant_source, in_memory_form, load_constant, place_in_file
 from workbench.runtime.protocol import Loaded, Plan, Runtime, SharedArena, Template
+from workbench.session.memory import gigabytes, weight_bytes
 from workbench.session.reference import check_inputs
 
 Arrays = Mapping[str, np.ndarray]
@@ -39,17 +41,21 @@ class Latency:
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Compiled:
-    """The whole program for given values of the named dimensions, and its loaded code. Where that is `general`, the
-    program's sizes are expressions over them."""
+    """The whole program for given values of the named dimensions, in its parts, of which `plan` is for the `rest`; its
+    code and weights once they are `loaded`. Where that is `general`, the program's sizes are expressions over them."""
 
     program: Program
+    parted: Parts
     plan: Plan
-    loaded: Loaded
-    computed_once: frozenset[int]
-    """Places of the kernels in `program` that `plan` lacks: what they compute is there since it was loaded."""
     general: bool = False
+    loaded: Loaded | None = None
+
+    @property
+    def computed_once(self) -> frozenset[int]:
+        """Places of the kernels in `program` that `plan` lacks: what they compute is there once it is loaded."""
+        return self.parted.places
 
 
 @dataclass(slots=True)
@@ -62,7 +68,6 @@ class Executable:
     """Which kernels a run takes at given values of the named dimensions."""
     stitched: Callable[[Choice, Mapping[str, int]], Program]
     """The whole program of chosen kernels for given values of the named dimensions; without any, for all values."""
-    constant: Callable[[int], np.ndarray]
     refused: dict[Choice, str] = field(default_factory=dict)
     """Why there is no general code, where there is none: then each value is compiled for."""
     _compiled: dict[Key, Compiled] = field(default_factory=dict)
@@ -72,7 +77,7 @@ class Executable:
     _general: dict[Choice, tuple[Program, Parts, Template]] = field(default_factory=dict)
     _arena: SharedArena | None = None
     _constants: dict[int, np.ndarray] = field(default_factory=dict)
-    """Flat data of Constant nodes, shared by all that is compiled."""
+    """Flat data of Constant nodes, shared by all that is compiled: views of the mapped file where that will do."""
     _known: Known = field(default_factory=dict)
     _computed: dict[int, np.ndarray] = field(default_factory=dict)
     """The same of what is computed of them once, by its number in `_known`."""
@@ -90,7 +95,7 @@ class Executable:
         """Outputs by name. Raises InputError for inputs that do not fit the model."""
         checked, dims = check_inputs(self.graph, inputs)
         compiled = self.compiled(dims)
-        flat = compiled.loaded.run(self._bindings(compiled.program, checked))
+        flat = self.load(compiled).run(self._bindings(compiled.program, checked))
         result: dict[str, np.ndarray] = {}
         for node_id, array in zip(self.graph.outputs, flat, strict=True):
             node = self.graph[node_id]
@@ -99,12 +104,12 @@ class Executable:
         return result
 
     def compiled(self, dims: Mapping[str, int]) -> Compiled:
-        """The program, plan and loaded code for `dims`, made on first use: what is specialised for them where there is
+        """The program and plan for `dims`, made on first use: what is specialised for them where there is
         such, else the general code. Raises NotViableError where kernels do not work for these values."""
         key = tuple(sorted(dims.items()))
         found = self._compiled.get(key) or self._plans.pop(key, None)
         if found is None:
-            found = self._by_general_code(dims) or self._load(self.stitched(self.chosen(dims), dims), dims)
+            found = self._by_general_code(dims) or self._specialised(self.stitched(self.chosen(dims), dims))
         if key not in self._compiled:
             self._plans[key] = found
             while len(self._plans) > KEPT:
@@ -116,7 +121,7 @@ class Executable:
         key = tuple(sorted(dims.items()))
         found = self._compiled.get(key)
         if found is None:
-            found = self._compiled[key] = self._load(self.stitched(self.chosen(dims), dims), dims)
+            found = self._compiled[key] = self._specialised(self.stitched(self.chosen(dims), dims))
         return found
 
     def generalise(self, choice: Choice) -> bool:
@@ -144,25 +149,40 @@ class Executable:
             given = ", ".join(f"{n}={v}" for n, v in dims.items())
             logger.warning("the general code does not work for {}, which is compiled for: {}", given, error)
             return None
-        return self._loaded(program, parted, plan, dims, general=True)
+        return Compiled(program, parted, plan, general=True)
 
-    def _load(self, program: Program, dims: Mapping[str, int]) -> Compiled:
-        """Loaded code for `program`, specialised."""
+    def _specialised(self, program: Program) -> Compiled:
         parted = self._parts(program)
-        return self._loaded(program, parted, self.runtime.plan(parted.rest, custom_op_table(self.graph)), dims)
+        return Compiled(program, parted, self.runtime.plan(parted.rest, custom_op_table(self.graph)))
 
-    def _loaded(
-        self, program: Program, parted: Parts, plan: Plan, dims: Mapping[str, int], *, general: bool = False
-    ) -> Compiled:
-        if dims and self._arena is None:
-            self._arena = self.runtime.shared_arena()
-        once = self._computed_once(parted)
-        constants = self._constants_of(parted.rest, parted.same) | {b: once[other] for b, other in parted.same.items()}
-        loaded = self.runtime.load(plan, constants, self._arena)
-        return Compiled(program, plan, loaded, parted.places, general)
+    def load(self, compiled: Compiled) -> Loaded:
+        """The code of `compiled` with the weights bound, loaded on first use.
+
+        Raises UnavailableError, before any is taken, when there is not the memory for them."""
+        if compiled.loaded is None:
+            parted = compiled.parted
+            self._check_memory(compiled)
+            if self.graph.dims and self._arena is None:
+                self._arena = self.runtime.shared_arena()
+            once = self._computed_once(parted)
+            constants = self._constants_of(parted.rest, parted.same)
+            constants |= {b: once[other] for b, other in parted.same.items()}
+            compiled.loaded = self.runtime.load(compiled.plan, constants, self._arena)
+        return compiled.loaded
+
+    def _check_memory(self, compiled: Compiled) -> None:
+        parted = compiled.parted
+        read = {b.source for b in (*_constants_in(parted.once), *_constants_in(parted.rest)) if b.id not in parted.same}
+        sources = [constant_source(self.graph, i) for i in read - self._constants.keys()]
+        needed = compiled.plan.arena_bytes + parted.nbytes + sum(map(_taken, sources))
+        if needed > (allowed := self.runtime.memory_limit()):
+            raise UnavailableError(
+                f"a run of the whole model takes {gigabytes(needed)} of memory, {gigabytes(allowed)} can be had",
+                "run it on a machine with more",
+            )
 
     def _parts(self, program: Program) -> Parts:
-        return parts(program, self._known, self.runtime.memory_limit())
+        return parts(program, self._known, self.runtime.memory_limit() - weight_bytes(self.graph))
 
     def _computed_once(self, parted: Parts) -> dict[int, np.ndarray]:
         """The outputs of what is computed once, by buffer; those that are known from another program are not again."""
@@ -175,18 +195,13 @@ class Executable:
 
     def _constants_of(self, program: Program, besides: Collection[int]) -> dict[int, np.ndarray]:
         """The data of the constants that `program` reads, by buffer, but for the buffers `besides`."""
-        read = set(program.outputs).union(*map(reads, program.kernels))
-        return {
-            b.id: self._constant(b)
-            for b in program.buffers
-            if b.role == "constant" and b.id in read and b.id not in besides
-        }
+        return {b.id: self._constant(b.source) for b in _constants_in(program) if b.id not in besides}
 
-    def _constant(self, buffer: Buffer) -> np.ndarray:
-        known = self._constants.get(buffer.source)
+    def _constant(self, node_id: int) -> np.ndarray:
+        known = self._constants.get(node_id)
         if known is None:
-            known = np.ascontiguousarray(self.constant(buffer.source), buffer.dtype.numpy).reshape(-1)
-            self._constants[buffer.source] = known
+            data = in_memory_form(load_constant(self.graph, node_id), self.graph[node_id].dtype)
+            known = self._constants[node_id] = data
         return known
 
     def _bindings(self, program: Program, inputs: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
@@ -199,26 +214,44 @@ class Executable:
         return bindings
 
     def measure(self, inputs: Mapping[str, np.ndarray], seconds: float, least: int = 10) -> Latency:
-        """Latency of whole runs: a warm-up, then at least `least` runs and about `seconds`."""
+        """Latency of whole runs: a warm-up, then about `seconds`, and at least `least` runs, or 3 of those that take
+        longer than `seconds`."""
         checked, dims = check_inputs(self.graph, inputs)
         compiled = self.compiled(dims)
         bindings = self._bindings(compiled.program, checked)
-        for _ in range(3):
-            compiled.loaded.run(bindings)
+        loaded = self.load(compiled)
+        began = time.perf_counter()
+        loaded.run(bindings)
+        if time.perf_counter() - began > seconds:
+            least = min(least, 3)
+        else:
+            loaded.run(bindings)
         times: list[float] = []
         until = time.perf_counter() + seconds
         while len(times) < least or (time.perf_counter() < until and len(times) < 2000):
             began = time.perf_counter()
-            compiled.loaded.run(bindings)
+            loaded.run(bindings)
             times.append((time.perf_counter() - began) * 1e3)
         p20, median, p80 = (float(v) for v in np.percentile(times, [20, 50, 80]))
         return Latency(median, p20, p80, len(times))
 
-    def launch_times(self, inputs: Mapping[str, np.ndarray]) -> tuple[Compiled, list[float]]:
-        """The whole program for these inputs, and the milliseconds of each of its launches."""
+    def launch_times(self, inputs: Mapping[str, np.ndarray], runs: int) -> tuple[Compiled, list[float]]:
+        """The whole program for these inputs, and the milliseconds of each of its launches, medians over `runs`."""
         checked, dims = check_inputs(self.graph, inputs)
         compiled = self.compiled(dims)
-        return compiled, compiled.loaded.launch_times(self._bindings(compiled.program, checked), 20)
+        return compiled, self.load(compiled).launch_times(self._bindings(compiled.program, checked), runs)
+
+
+def _constants_in(program: Program) -> list[Buffer]:
+    """The constants that a program reads."""
+    read = set(program.outputs).union(*map(reads, program.kernels))
+    return [b for b in program.buffers if b.role == "constant" and b.id in read]
+
+
+def _taken(source: np.ndarray | MadeUp) -> int:
+    """Bytes of memory that a constant takes beside its file."""
+    mapped = not isinstance(source, MadeUp) and source.flags.aligned and place_in_file(source) is not None
+    return 0 if mapped else source.nbytes
 
 
 def custom_op_table(graph: Graph) -> dict[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]:

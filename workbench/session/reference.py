@@ -12,12 +12,11 @@ import numpy as np
 from loguru import logger
 
 from workbench.errors import InputError, printable
-from workbench.frontend import load_constant
 from workbench.ir import expr as ex
 from workbench.ir import ops
 from workbench.ir.dtype import BF16, DType, convert
 from workbench.ir.hlir import Graph, Node, shape_values
-from workbench.ir.interpret import evaluate
+from workbench.ir.interpret import RunCustomOp, evaluate
 from workbench.ir.layout import show
 
 LARGEST_PLAIN_INTEGER = 1
@@ -42,7 +41,7 @@ class Reference:
     has_boundaries: bool = True
 
     def outputs_only(self, graph: Graph) -> Reference:
-        """Without the values at the boundaries of chunks, weights among them."""
+        """Without the values at the boundaries of chunks."""
         return Reference(self.inputs, {o: self.values[o] for o in graph.outputs}, has_boundaries=False)
 
 
@@ -239,19 +238,26 @@ def representative_inputs(graph: Graph, seed: int, dims: Mapping[str, int] | Non
     for node_id in graph.inputs:
         node = graph[node_id]
         assert isinstance(node.op, ops.Input)
-        shape = shape_values(node.shape, dims)
-        if node.dtype.is_float:
-            inputs[node.op.name] = rng.standard_normal(shape).astype(node.dtype.numpy)
-        elif (extent := _indexed_extent(graph, node_id, dims)) is not None:
-            inputs[node.op.name] = rng.integers(0, extent, shape).astype(node.dtype.numpy)
-        else:
-            inputs[node.op.name] = np.full(shape, LARGEST_PLAIN_INTEGER, node.dtype.numpy)
+        inputs[node.op.name] = representative_array(graph, node_id, dims, rng)
     return inputs
 
 
-def _indexed_extent(graph: Graph, input_id: int, dims: Mapping[str, int]) -> int | None:
-    """The smallest extent that a gather indexes with (something computed from) this input."""
-    derived = {input_id}
+def representative_array(
+    graph: Graph, node_id: int, dims: Mapping[str, int], rng: np.random.Generator
+) -> np.ndarray:
+    """A value for a node, as `representative_inputs` has them."""
+    node = graph[node_id]
+    shape = shape_values(node.shape, dims)
+    if node.dtype.is_float:
+        return rng.standard_normal(shape).astype(node.dtype.numpy)
+    if (extent := _indexed_extent(graph, node_id, dims)) is not None:
+        return rng.integers(0, extent, shape).astype(node.dtype.numpy)
+    return np.full(shape, LARGEST_PLAIN_INTEGER, node.dtype.numpy)
+
+
+def _indexed_extent(graph: Graph, node_id: int, dims: Mapping[str, int]) -> int | None:
+    """The smallest extent that a gather indexes with (something computed from) this node."""
+    derived = {node_id}
     extents: list[int] = []
     for node in graph:
         if isinstance(node.op, ops.Gather) and node.operands[0].source in derived:
@@ -271,17 +277,20 @@ def interpret(
     live = graph.live_from_outputs()
     values: dict[int, np.ndarray] = {}
     for node in graph:
-        match node.op:
-            case ops.Input(name):
-                values[node.id] = np.ascontiguousarray(given[name]).reshape(-1)
-            case ops.Constant() if node.id in live:
-                values[node.id] = np.ascontiguousarray(load_constant(graph, node.id), node.dtype.numpy).reshape(-1)
-            case _:
-                pass
+        if isinstance(node.op, ops.Input):
+            values[node.id] = np.ascontiguousarray(given[node.op.name]).reshape(-1)
 
     def progress(done: int, total: int) -> None:
         if done % 64 == 0:
             checkpoint()
+
+    keep = {*boundaries, *graph.outputs}
+    evaluate(graph, [n.id for n in graph if n.id in live], values, dims, custom_runner(graph), keep, progress)
+    return Reference(given, values)
+
+
+def custom_runner(graph: Graph) -> RunCustomOp:
+    """What runs the custom operators of `graph` in the interpreter."""
 
     def run_custom(node: Node, operands: list[np.ndarray]) -> np.ndarray:
         from workbench.runtime.opaque import run_opaque
@@ -290,6 +299,4 @@ def interpret(
         spec = graph.custom_ops[node.op.id]
         return run_opaque(spec.node_proto, spec.opsets, operands)
 
-    keep = {*boundaries, *graph.outputs}
-    evaluate(graph, [n.id for n in graph if n.id in live], values, dims, run_custom, keep, progress)
-    return Reference(given, values)
+    return run_custom

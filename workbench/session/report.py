@@ -72,7 +72,7 @@ def _result(verified: ev.Verified | None, measured: ev.Measured | None) -> dict[
         keys = ("ok", "max_abs_err", "max_rel_err", "tolerance", "reference")
         result["verify"] = {key: getattr(verified, key) for key in keys}
     if measured is not None:
-        result["latency_ms"] = {key: getattr(measured, key) for key in ("median", "p20", "p80", "runs")}
+        result["latency_ms"] = {key: getattr(measured, key) for key in ("median", "p20", "p80", "runs", "summed")}
         result["kernels"] = [msgspec.to_builtins(k) for k in measured.kernels]
     return result
 
@@ -188,7 +188,7 @@ def as_text(report: dict[str, Any]) -> str:
     if latency and "points" not in report:
         lines.append(
             f"  latency {latency['median']:.4g} ms (p20 {latency['p20']:.4g}, p80 {latency['p80']:.4g}, "
-            f"{latency['runs']} runs)"
+            f"{latency['runs']} runs{', each chunk alone, summed' if latency['summed'] else ''})"
         )
     for point in report.get("points", ()):
         lines.append(f"  {_point_line(point)}")

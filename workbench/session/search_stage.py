@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 from loguru import logger
 
 from workbench.chunking import Group, Parts, parts
 from workbench.errors import NotViableError
 from workbench.ir import ops
-from workbench.ir.hlir import shape_values
 from workbench.ir.llir import Program
+from workbench.ir.weights import constant_source
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection, memory_fits
 from workbench.search.binding import Binding, bind
 from workbench.search.extract import fitted
@@ -23,6 +23,7 @@ from workbench.search.search import Outcome, search
 from workbench.search.space import Genome
 from workbench.search.strategies import make_strategy
 from workbench.session import events as ev
+from workbench.session.chunk_values import ChunkValues
 from workbench.session.executable import custom_op_table
 from workbench.session.leading import forget_leading, keep_leading
 from workbench.session.points import as_text
@@ -48,29 +49,24 @@ class GroupBest:
     dims: Mapping[str, int] = field(default_factory=dict)
 
 
-class _DeviceEvaluator:
-    """A group on the device: its representative's boundary values bound, candidates run against its outputs. What was
-    bound for another point goes."""
+class DeviceEvaluator:
+    """A group on the device: its representative's boundary values and weights bound, candidates run against its
+    outputs. What was bound for another point goes."""
 
-    def __init__(
-        self,
-        session: CompileSession,
-        worker: DeviceWorker,
-        group: Group,
-        dims: Mapping[str, int],
-        reference: Mapping[int, np.ndarray],
-    ) -> None:
+    def __init__(self, session: CompileSession, worker: DeviceWorker, group: Group, values: ChunkValues) -> None:
         chunk = session.chunks[group.representative]
         program = session.programs[group.representative]
         self.session, self.worker = session, worker
         self.binding = Binding.of(program, chunk.outputs)
         self.key = f"group-{group.digest}"
         graph = session.graph
-        arrays = {str(i): reference[i] for i in program.inputs}
-        outputs = [reference[o].reshape(shape_values(graph[o].shape, dims)) for o in chunk.outputs]
+        arrays = {
+            str(i): constant_source(graph, i) if isinstance(graph[i].op, ops.Constant) else values.boundary[i]
+            for i in program.inputs
+        }
         inside = set(chunk.nodes)
-        allowed = [tolerance(graph, o, inside) for o in chunk.outputs]
-        worker.bind(self.key, arrays, [o.reshape(-1) for o in outputs], allowed)
+        self.tolerances = [tolerance(graph, o, inside) for o in chunk.outputs]
+        worker.bind(self.key, arrays, values.outputs, self.tolerances)
         self.custom_ops = custom_op_table(graph)
         self.members = len(group.members)
         self.constants = _constants(session, group)
@@ -86,13 +82,13 @@ class _DeviceEvaluator:
     def plan(self, program: Program) -> Plan:
         return self.session.runtime.plan(self._parts(program).rest, self.custom_ops)
 
-    def evaluate(self, plan: Plan, options: ProfileOptions) -> Profile | Rejection:
+    def evaluate(self, plan: Plan, options: ProfileOptions, kernel_runs: int = 0) -> Profile | Rejection:
         assert self._parted is not None
         _, parted = self._parted
         given = ("boundary", "constant")
         bindings = {b.id: str(b.source) for b in parted.rest.buffers if b.role in given and b.id not in parted.same}
         once = self.session.runtime.plan(parted.once, self.custom_ops) if parted.once.kernels else None
-        return self.worker.evaluate(self.key, plan, bindings, options, once=once)
+        return self.worker.evaluate(self.key, plan, bindings, options, kernel_runs, once=once)
 
     def _allowed(self) -> int:
         return self.session.spec.memory_limit or self.session.runtime.memory_limit()
@@ -117,12 +113,22 @@ def _constants(session: CompileSession, group: Group) -> set[int]:
     return {i for i, constant in zip(own, alike, strict=True) if constant}
 
 
+@contextmanager
+def on_device(session: CompileSession, group: Group, values: ChunkValues) -> Iterator[DeviceEvaluator]:
+    """A group bound to the device worker for as long as this lasts: what it takes there is given back."""
+    evaluator = DeviceEvaluator(session, session.worker, group, values)
+    try:
+        yield evaluator
+    finally:
+        session.worker.release(evaluator.key)
+
+
 def search_group(
-    session: CompileSession, group: Group, place: int, dims: Mapping[str, int], reference: Mapping[int, np.ndarray]
+    session: CompileSession, group: Group, place: int, dims: Mapping[str, int], values: ChunkValues
 ) -> GroupBest:
     """Search one group and return its best, at the values `dims` of the named dimensions: `place` among those that
-    are not the same to it. `reference` has the values at its boundary. Raises Stopped when cancelled; what was tried
-    is in the ledger.
+    are not the same to it. `values` are its representative's there. Raises Stopped when cancelled; what was tried is
+    in the ledger.
 
     Raises NoCandidate with the reasons when nothing right was found."""
     saturated = session.saturated[group.index]
@@ -147,26 +153,27 @@ def search_group(
     forget_leading(session.store, group, session.target, place)
     began = time.perf_counter()
     outcome = Outcome()
-    for entry, state in search(
-        space,
-        strategy,
-        _DeviceEvaluator(session, session.worker, group, dims, reference),
-        limit=spec.limit,
-        dims=dims,
-        ledger=session.ledger,
-        search_id=session.search_id(group, saturated.rules_digest, point),
-        checkpoint=session.search_checkpoint,
-    ):
-        outcome = state
-        session.emit(_event(group.index, place, entry))
-        if state.best_index == entry.index and entry.ms is not None and state.first_ms is not None:
-            assert state.best is not None
-            keep_leading(session, group, state.best, entry.index, entry.ms, place)
-            session.emit(
-                ev.BestImproved(
-                    group=group.index, point=place, index=entry.index, ms=entry.ms, first_ms=state.first_ms
+    with on_device(session, group, values) as evaluator:
+        for entry, state in search(
+            space,
+            strategy,
+            evaluator,
+            limit=spec.limit,
+            dims=dims,
+            ledger=session.ledger,
+            search_id=session.search_id(group, saturated.rules_digest, point),
+            checkpoint=session.search_checkpoint,
+        ):
+            outcome = state
+            session.emit(_event(group.index, place, entry))
+            if state.best_index == entry.index and entry.ms is not None and state.first_ms is not None:
+                assert state.best is not None
+                keep_leading(session, group, state.best, entry.index, entry.ms, place)
+                session.emit(
+                    ev.BestImproved(
+                        group=group.index, point=place, index=entry.index, ms=entry.ms, first_ms=state.first_ms
+                    )
                 )
-            )
     session.emit(
         ev.SearchFinished(
             group=group.index,

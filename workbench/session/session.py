@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from workbench.egraph.program import ChunkProgram
 from workbench.egraph.rules import RuleFile, read_library
 from workbench.egraph.saturate import Saturator
 from workbench.errors import (
-    ModelError,
     RuleError,
     SessionError,
     UnavailableError,
@@ -39,9 +38,12 @@ from workbench.search.ledger import Ledger
 from workbench.session import artifacts, known, verification
 from workbench.session import events as ev
 from workbench.session import saturation as sat
+from workbench.session.chunk_values import ChunkValues, made_up_values, values_in
+from workbench.session.chunk_verification import verify_chunks
 from workbench.session.executable import Executable
 from workbench.session.leading import keep_kernel_times
 from workbench.session.library import directories, place_of
+from workbench.session.memory import WholeModel, weight_bytes
 from workbench.session.points import Dims, Points
 from workbench.session.recorded import Recorded, Stopped
 from workbench.session.reference import (
@@ -106,6 +108,7 @@ class CompileSession(Recorded):
         self.points = Points({})
         self._references: dict[int, Reference] = {}
         """By place in `points.all()`. Only of the last one are the values at the chunks' boundaries kept."""
+        self._whole: WholeModel | None = None
 
         super().__init__(spec, on_event)
 
@@ -254,7 +257,7 @@ class CompileSession(Recorded):
         """What the interpreter makes of the given or representative inputs at a point, by its place in
         `points.all()`: the values of the outputs and, unless asked otherwise, at the boundaries of the chunks.
 
-        Raises ModelError when weights are missing."""
+        Raises UnavailableError when weights are missing."""
         found = self._references.get(point)
         if found is None or (boundaries and not found.has_boundaries):
             self._check_weights()
@@ -262,7 +265,7 @@ class CompileSession(Recorded):
                 self._references[other] = kept.outputs_only(self.graph)
             expected, dims = self._expected_at(point), self.points.all()[point]
             inputs = expected.inputs if expected else representative_inputs(self.graph, self.spec.seed, dims)
-            crossing = {i for c in self.chunks for i in (*c.inputs, *c.outputs)}
+            crossing = {i for c in self.chunks for i in (*c.inputs, *c.outputs)} - self.graph.constants.keys()
             found = self._references[point] = interpret(self.graph, inputs, crossing, self.checkpoint)
         return found
 
@@ -272,10 +275,32 @@ class CompileSession(Recorded):
             return None
         return self.expected
 
+    def _chunk_values(self, group: Group, point: int) -> ChunkValues:
+        """What the candidates of a group are run on and held against at a point: its representative in a run of the
+        whole model, or by itself where the weights are made up or that run does not fit into memory."""
+        chunk = self.chunks[group.representative]
+        if self._missing_weights or not self.whole.fits:
+            dims = self.points.all()[point]
+            return made_up_values(self.graph, chunk, dims, self.spec.seed, self.checkpoint)
+        return values_in(self.reference(point), self.graph, chunk)
+
+    @property
+    def whole(self) -> WholeModel:
+        """Whether the whole model can be run here; that is found out once for each import."""
+        if self._whole is None:
+            self._whole = WholeModel(weight_bytes(self.graph), self.runtime.memory_limit())
+            if not self._whole.fits:
+                logger.warning("{}: each group is run and verified by itself instead", self._whole.text)
+        return self._whole
+
+    @property
+    def _missing_weights(self) -> list[str]:
+        return self.imported.missing_weights if self.imported is not None else []
+
     def _check_weights(self) -> None:
-        missing = self.imported.missing_weights if self.imported is not None else []
+        missing = self._missing_weights
         if missing and not self.spec.random_weights:
-            raise ModelError(
+            raise UnavailableError(
                 f"{len(missing)} weights are missing (first: '{printable(missing[0])}')",
                 "profile with --random-weights, or put the weight file beside the model",
             )
@@ -290,6 +315,8 @@ class CompileSession(Recorded):
             for saturated in self.saturated.values():
                 _ = saturated.space  # says what has no kernel before anything is computed
             _ = self.runtime  # where it cannot be had, that is known before the interpreter runs
+            self._check_weights()
+            _ = self.whole  # what will not be run as a whole is said beforehand
             for point in range(len(self.points.all())):  # the outer loop: the boundary values of one are kept at a time
                 for g in self.groups:
                     self._search_at(g, point)
@@ -303,7 +330,7 @@ class CompileSession(Recorded):
         if place < len(found):
             return
         self.checkpoint()
-        best = search_group(self, group, place, dims, self.reference(point).values)
+        best = search_group(self, group, place, dims, self._chunk_values(group, point))
         known.remember(group, self.saturated[group.index], self.target, best)
         self.best[group.index] = (*found, best)
 
@@ -327,7 +354,8 @@ class CompileSession(Recorded):
 
     def verify(self) -> ev.Verified:
         """The executable at every point against the interpreter, and against expected outputs where they are given;
-        then its latency. The verdict is over all points.
+        then its latency. The verdict is over all points. Where the whole model does not fit into memory, each group's
+        best by itself.
 
         Raises WrongResult when they differ anywhere."""
         if self.executable is None:
@@ -335,19 +363,24 @@ class CompileSession(Recorded):
         with self._stage("verify"):
             for point, dims in enumerate(self.points.all()):
                 self.checkpoint()
-                reference = self.reference(point, boundaries=False)
-                expected = self._expected_at(point)
-                verdict = verification.verify(self.graph, self.executable, reference, expected)
-                self.emit(msgspec.structs.replace(verdict, point=point))
-                keep = partial(keep_kernel_times, self, dims)
-                measured = verification.measure(self.executable, reference.inputs, keep)
-                self.emit(msgspec.structs.replace(measured, point=point))
+                for told in self._verified(self.executable, point, dims):
+                    self.emit(msgspec.structs.replace(told, point=point))
             self._write_artifacts(self.executable)
         whole = self.view.verified
         assert whole is not None
         if not whole.ok:
             raise verification.wrong(self.view)
         return whole
+
+    def _verified(
+        self, executable: Executable, point: int, dims: Mapping[str, int]
+    ) -> Iterator[ev.Verified | ev.Measured]:
+        if not self.whole.fits:
+            yield from verify_chunks(self, dims)
+            return
+        reference = self.reference(point, boundaries=False)
+        yield verification.verify(self.graph, executable, reference, self._expected_at(point))
+        yield verification.measure(executable, reference.inputs, partial(keep_kernel_times, self, dims))
 
     def _artifact_directory(self) -> Path:
         return Path(self.spec.artifacts or artifacts.DEFAULT_DIRECTORY)
@@ -381,7 +414,6 @@ class CompileSession(Recorded):
                 match stage:
                     case "import":
                         self.import_model()
-                        self._check_weights()
                     case "split":
                         self.split()
                     case "saturate":
@@ -446,7 +478,7 @@ class CompileSession(Recorded):
             self.chunks, self.programs, self.groups = [], [], []
             self._references = {}
         if first <= ev.STAGES.index("import"):
-            self.imported = self.expected = None
+            self.imported = self.expected = self._whole = None
 
     def restart(self, stage: str, reason: str, new_seed: bool = False) -> None:
         """Forget `stage` and all after it, before a `run(stage)`: the next search tries and times everything anew."""

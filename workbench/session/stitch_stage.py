@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from workbench import chunking
 from workbench.errors import NotViableError
-from workbench.frontend import load_constant
 from workbench.ir.llir import Program
 from workbench.search.binding import Binding, bind
 from workbench.search.extract import extract
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def stitch_chunks(session: CompileSession) -> Executable:
-    """The executable, specialised for every point. A run takes of each group the best of the point nearest to it.
-    Raises NotViableError where none of the kernels found works for the dimensions of a later run."""
+    """The executable, specialised for every point, and loaded where its weights fit into memory. A run takes of each
+    group the best of the point nearest to it. Raises NotViableError where none of the kernels found works for the
+    dimensions of a later run."""
     graph = session.graph
     groups = sorted(session.groups, key=lambda g: g.index)
     place_of = {c: place for place, g in enumerate(groups) for c in g.members}
@@ -52,10 +52,12 @@ def stitch_chunks(session: CompileSession) -> Executable:
         bound = [bind(programs[place_of[c.index]], binding) for c, binding in members]
         return chunking.stitch(graph, [c for c, _ in members], bound)
 
-    executable = Executable(graph, session.runtime, chosen, stitched, lambda i: load_constant(graph, i))
+    executable = Executable(graph, session.runtime, chosen, stitched)
     for point, dims in enumerate(session.points.all()):
         session.checkpoint()
         compiled = executable.specialise(dims)
+        if session.whole.fits:
+            executable.load(compiled)
         session.emit(
             ev.Stitched(
                 point=point,

@@ -21,6 +21,8 @@ LARGEST = sys.float_info.max
 
 LATENCY_SECONDS = 1.0
 """How long whole runs are timed."""
+KERNEL_RUNS = 20
+"""Runs in which each launch is timed, fewer of slow models."""
 
 
 class WrongResult(NotViableError):
@@ -79,7 +81,8 @@ def measure(
     """The latency of whole runs, and of each kernel. `keep` is given the program and the milliseconds of each of its
     launches."""
     latency = executable.measure(inputs, LATENCY_SECONDS)
-    compiled, times = executable.launch_times(inputs)
+    runs = min(KERNEL_RUNS, max(1, int(2 * LATENCY_SECONDS * 1e3 / latency.median)))
+    compiled, times = executable.launch_times(inputs, runs)
     keep(compiled, times)
     rows = [
         ev.KernelRow(name, calls, ms, flops / max(ms, 1e-9) / 1e6, size / max(ms, 1e-9) / 1e6)
