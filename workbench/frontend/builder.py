@@ -12,6 +12,7 @@ from workbench.errors import ModelError
 from workbench.frontend import symbolic
 from workbench.frontend.values import (
     SUPPORTED,
+    UnequalDimsError,
     Value,
     View,
     broadcast,
@@ -157,6 +158,13 @@ class Builder:
     def _expanded(view: View, shape: Shape) -> View:
         if view.layout.shape == shape:
             return view
+        rank = len(view.layout.shape)
+        if len(shape) >= rank:
+            beside = zip(view.layout.shape, shape[len(shape) - rank :], strict=True)
+            unequal = [(old, new) for old, new in beside if old not in (1, new)]
+            if unequal:
+                message = f"cannot broadcast {lay.show(view.layout.shape)} to {lay.show(shape)}"
+                raise UnequalDimsError(message, unequal)
         return View(view.source, lay.expand(view.layout, shape), view.dtype)
 
     def dense(self, x: Value) -> Value:
@@ -359,7 +367,10 @@ class Builder:
         view = self.lift(x)
         if view.layout == lay.contiguous(view.shape):
             if ex.as_expr(lay.numel(view.shape)) is not ex.as_expr(lay.numel(target)):
-                raise ValueError(f"cannot reshape {lay.show(view.shape)} to {lay.show(target)}")
+                raise UnequalDimsError(
+                    f"cannot reshape {lay.show(view.shape)} to {lay.show(target)}",
+                    [(lay.numel(view.shape), lay.numel(target))],
+                )
             return View(view.source, lay.contiguous(target), view.dtype)
         moved = _reshape(view.layout, target)
         if moved is None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from workbench.frontend.builder import FOLD_LIMIT, SMALL, Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, Value, is_float, rank_of, shape_of
+from workbench.frontend.values import NotLoweredError, UnequalDimsError, Value, is_float, rank_of, shape_of
 from workbench.ir import layout as lay
 from workbench.ir.layout import Dim
 
@@ -14,7 +14,8 @@ from workbench.ir.layout import Dim
 def contract(b: Builder, left: Value, right: Value) -> Value:
     """The sum over k of `left` [batch.., m, k] times `right` [batch.., n, k]: [batch.., m, n]."""
     if shape_of(left)[-1] != shape_of(right)[-1]:
-        raise ValueError(f"cannot contract {lay.show(shape_of(left))} with {lay.show(shape_of(right))}")
+        message = f"cannot contract {lay.show(shape_of(left))} with {lay.show(shape_of(right))}"
+        raise UnequalDimsError(message, [(shape_of(left)[-1], shape_of(right)[-1])])
     rank = max(rank_of(left), rank_of(right)) + 1
     rows = b.unsqueeze(left, [rank_of(left) - 1])
     columns = b.unsqueeze(right, [rank_of(right) - 2])

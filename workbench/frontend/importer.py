@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,13 @@ from workbench.errors import ModelError, printable
 from workbench.frontend import operators as _operators  # registers the table's rows
 from workbench.frontend.builder import Builder
 from workbench.frontend.coverage import OperatorUse, operator_uses
+from workbench.frontend.dims import NamedDims
 from workbench.frontend.lowering import Lowering
 from workbench.frontend.model_file import ModelFile, open_model
 from workbench.frontend.opaque import OpaqueOperators
 from workbench.frontend.scope import Scope
 from workbench.frontend.tensors import TensorReader
-from workbench.frontend.values import SUPPORTED, NotKnownError, Value, View, graph_dtype
-from workbench.ir import expr as ex
+from workbench.frontend.values import SUPPORTED, NotKnownError, UnequalDimsError, Value, View, graph_dtype
 from workbench.ir import ops
 from workbench.ir.dtype import DType
 from workbench.ir.hlir import Graph
@@ -36,7 +34,8 @@ class Imported:
     """An imported model. `parameters` counts the elements of its initializers of floats and bytes, `missing_weights`
     names those whose file is not there, `unsupported` the operators kept as opaque ones, by how often. `fixed_dims` are
     named dimensions that the model's structure depends on: the graph is for these values of them alone. `dim_names` is
-    what the graph calls the named dimensions, by what the model does."""
+    what the graph calls the named dimensions, by what the model does. `equal_dims` are those that the model uses as if
+    they were equal to others, and what they are equal to; the graph does not have them."""
 
     graph: Graph
     onnx_nodes: int
@@ -45,6 +44,7 @@ class Imported:
     unsupported: dict[str, int] = field(default_factory=dict)
     fixed_dims: dict[str, int] = field(default_factory=dict)
     dim_names: dict[str, str] = field(default_factory=dict)
+    equal_dims: dict[str, Dim] = field(default_factory=dict)
 
 
 def import_model(
@@ -69,14 +69,20 @@ def import_model(
     with _no_collection(), np.errstate(all="ignore"):
         file = open_model(model)
         fixed: frozenset[str] = frozenset()
+        equal: dict[str, Dim] = {}
         while True:
+            named = NamedDims(dims or {}, input_shapes or {}, fixed, equal)
             try:
-                named = NamedDims(dims or {}, input_shapes or {}, fixed)
                 return _Import(file, named, random_weights, allow_opaque, known or {}).run()
             except NotKnownError as error:
                 if error.dims <= fixed:
                     raise
                 fixed |= error.dims
+            except UnequalDimsError as error:
+                united = named.united(error.pairs)
+                if united is None:
+                    raise
+                equal = united
 
 
 @contextmanager
@@ -112,12 +118,13 @@ class _Import:
 
     def run(self) -> Imported:
         self._check_operators()
-        for given in self.model.graph.input:
-            if given.name in self.known:
-                self.scope.values[given.name] = self.known[given.name]
-            elif given.name not in self.initializers:
-                self.scope.values[given.name] = self._input(given)
-        self.dims.check_all_used()
+        inputs = [v for v in self.model.graph.input if v.name not in self.known and v.name not in self.initializers]
+        self.scope.values.update(self.known)
+        for given in inputs:
+            self.dims.declare(given.name, _tensor_type(given).shape.dim)
+        self.dims.check_given()
+        for given in inputs:
+            self.scope.values[given.name] = self._input(given)
         try:
             for node in self.model.nodes:
                 self.lowering.lower(node, self.scope)
@@ -138,6 +145,7 @@ class _Import:
             dict(self.opaque.used) if self.opaque is not None else {},
             self.dims.closed,
             self.dims.names,
+            self.dims.equal,
         )
 
     def _inputs_of(self, value: Value | None) -> tuple[str, ...]:
@@ -166,14 +174,8 @@ class _Import:
             )
 
     def _input(self, given: Any) -> View:
-        kind = given.type.optional_type.elem_type if given.type.HasField("optional_type") else given.type
-        tensor = kind.tensor_type
-        name = printable(given.name)
-        if not kind.HasField("tensor_type"):
-            raise ModelError(f"input '{name}' is not a tensor")
-        if not tensor.HasField("shape"):
-            raise ModelError(f"input '{name}' has no shape", "export the model with the shapes of its inputs")
-        dtype = _input_dtype(name, tensor.elem_type)
+        tensor = _tensor_type(given)
+        dtype = _input_dtype(printable(given.name), tensor.elem_type)
         shape = self.dims.shape(given.name, tensor.shape.dim)
         self.builder.label = given.name
         return self.builder.unique_node(ops.Input(given.name), (), shape, dtype)
@@ -192,74 +194,17 @@ class _Import:
             return self.builder.copy(view)
         return view
 
-class NamedDims:
-    """The named dimensions of the inputs and their representative values, which are `given`, or else those in `shapes`
-    of the inputs, or else 1; those in `fixed` have no other."""
 
-    def __init__(
-        self,
-        given: Mapping[str, int],
-        shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
-        fixed: Collection[str] = (),
-    ) -> None:
-        self.given = dict(given)
-        self.shapes = shapes
-        self.fixed = fixed
-        self.values: dict[str, int] = {}
-        self.names: dict[str, str] = {}
-        """What each is called, by the model's name for it."""
-        self._claimed: set[str] = set()
-        for name, value in self.given.items():
-            if value < 1:
-                raise ModelError(f"dimension '{printable(name)}' is given as {value}; it must be at least 1")
-
-    def shape(self, input_name: str, dims: Sequence[Any]) -> tuple[Dim, ...]:
-        """The extents that an input's TensorShapeProto.Dimensions stand for."""
-        told = self.shapes.get(input_name, ())
-        values = told if len(told) == len(dims) else [1] * len(dims)
-        return tuple(self._extent(input_name, axis, d, values[axis]) for axis, d in enumerate(dims))
-
-    def _extent(self, input_name: str, axis: int, dim: Any, value: int) -> Dim:
-        if dim.HasField("dim_value") and dim.dim_value >= 0:
-            return int(dim.dim_value)
-        if dim.HasField("dim_value") and dim.dim_value != -1:
-            raise ModelError(f"input '{printable(input_name)}' has the extent {dim.dim_value} on axis {axis}")
-        named = any(c.isalnum() for c in dim.dim_param)  # some exporters write "?" for every unknown extent
-        name = self._name(dim.dim_param if named else f"{input_name}_{axis}", max(1, value))
-        return self.values[name] if name in self.fixed else ex.var(name)
-
-    @property
-    def open(self) -> dict[str, int]:
-        """The dimensions that stay named."""
-        return {name: value for name, value in self.values.items() if name not in self.fixed}
-
-    @property
-    def closed(self) -> dict[str, int]:
-        """The dimensions that are fixed."""
-        return {name: value for name, value in self.values.items() if name in self.fixed}
-
-    def _name(self, original: str, value: int) -> str:
-        known = self.names.get(original)
-        if known is not None:
-            return known
-        base = re.sub(r"[^A-Za-z0-9_.]", "_", original) or "dim"
-        name = f"{base}_" if base in ("z", "MIter") else base
-        suffix = 1
-        while name in self.values:
-            suffix += 1
-            name = f"{base}_{suffix}"
-        self.names[original] = name
-        claimed = next((key for key in (original, name) if key in self.given), None)
-        self.values[name] = value if claimed is None else self.given[claimed]
-        if claimed is not None:
-            self._claimed.add(claimed)
-        return name
-
-    def check_all_used(self) -> None:
-        """Raises ModelError when a value was given for a dimension that the model does not have."""
-        for name in self.given.keys() - self._claimed:
-            has = ", ".join(self.values) or "none"
-            raise ModelError(f"the model has no dimension '{printable(name)}'", f"it has: {has}")
+def _tensor_type(given: Any) -> Any:
+    """The TypeProto.Tensor of an input. Raises ModelError when it is none, or without a shape."""
+    kind = given.type.optional_type.elem_type if given.type.HasField("optional_type") else given.type
+    if not kind.HasField("tensor_type"):
+        raise ModelError(f"input '{printable(given.name)}' is not a tensor")
+    if not kind.tensor_type.HasField("shape"):
+        raise ModelError(
+            f"input '{printable(given.name)}' has no shape", "export the model with the shapes of its inputs"
+        )
+    return kind.tensor_type
 
 
 def _input_dtype(name: str, elem_type: int) -> DType:

@@ -12,6 +12,7 @@ from workbench.frontend.constants import checked_shape
 from workbench.frontend.registry import operator
 from workbench.frontend.values import (
     NotLoweredError,
+    UnequalDimsError,
     Value,
     as_dims,
     as_ints,
@@ -43,7 +44,9 @@ def reshape(b: Builder, x: Value, shape: Value, *, allowzero: int = 0) -> Value:
         if rest == 0:
             raise ValueError("-1 beside an extent of 0")
         if ex.mod(ex.as_expr(total), ex.as_expr(rest)) is not ex.ZERO:
-            raise ValueError(f"cannot reshape {lay.show(source)} to {lay.show(wanted)}: the element counts differ")
+            raise UnequalDimsError(
+                f"cannot reshape {lay.show(source)} to {lay.show(wanted)}: the element counts differ", [(total, rest)]
+            )
         dims[unknown[0]] = ex.as_dim(ex.floordiv(ex.as_expr(total), ex.as_expr(rest)))
     return b.reshape(x, dims)
 
@@ -229,10 +232,9 @@ def concat(b: Builder, *inputs: Value, axis: int) -> Value:
     first = shape_of(parts[0])
     for x in parts:
         shape = shape_of(x)
-        if len(shape) != len(first) or any(
-            p != q for i, (p, q) in enumerate(zip(shape, first, strict=True)) if i != axis
-        ):
-            raise ValueError("cannot join " + " and ".join(lay.show(shape_of(p)) for p in parts))
+        beside = [(p, q) for i, (p, q) in enumerate(zip(shape, first, strict=False)) if i != axis]
+        if len(shape) != len(first) or any(p != q for p, q in beside):
+            raise UnequalDimsError("cannot join " + " and ".join(lay.show(shape_of(p)) for p in parts), beside)
         if dtype_of(x) != dtype_of(parts[0]) and not any(is_symbolic(p) for p in parts):
             raise ValueError(f"cannot join {dtype_of(x)} and {dtype_of(parts[0])}")
     if len(parts) == 1:

@@ -5,7 +5,7 @@ A known array of dtype object holds ints and index expressions: shape arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,15 @@ class NotKnownError(NotLoweredError):
         self.value = value
         self.dims = frozenset(dims)
         self.inputs: tuple[str, ...] = ()
+
+
+class UnequalDimsError(ModelError):
+    """Extents that have to be equal and cannot be shown to be, in `pairs`. Where the inputs give one dimension two
+    names, the import may succeed under one of them."""
+
+    def __init__(self, message: str, pairs: Iterable[tuple[Dim, Dim]]) -> None:
+        super().__init__(message)
+        self.pairs = [(a, b) for a, b in pairs if a != b]
 
 
 def shape_of(x: Value) -> Shape:
@@ -171,7 +180,7 @@ def normalize_axis(axis: int, rank: int) -> int:
 def broadcast(shapes: Sequence[Shape]) -> Shape:
     """The shape that `shapes` broadcast to by NumPy's rule.
 
-    Raises ValueError when two extents differ and neither is 1."""
+    Raises UnequalDimsError when two extents differ and neither is 1."""
     first = shapes[0]
     for other in shapes[1:]:
         if other != first:
@@ -186,6 +195,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
             if d is held or d == 1 or d == held:
                 continue
             if held != 1:
-                raise ValueError("cannot broadcast " + " with ".join(lay.show(s) for s in shapes))
+                message = "cannot broadcast " + " with ".join(lay.show(s) for s in shapes)
+                raise UnequalDimsError(message, [(held, d)])
             result[position] = d
     return tuple(result)

@@ -513,6 +513,33 @@ def divisors(a: int | Expr) -> Iterator[Expr]:
                     yield from divisors(atom.den)
 
 
+def name_of(a: int | Expr) -> str | None:
+    """The name of the variable that `a` is; None where it is more than that."""
+    names = variables(a)
+    name = next(iter(names)) if len(names) == 1 else None
+    return name if name is not None and a is var(name) else None
+
+
+def sides(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Two expressions that are equal where `a` and `b` are, without what both have: terms, and factors of products."""
+    rest = add(a, mul(b, MINUS_ONE)).terms
+    left = _intern({product: c for product, c in rest if c > 0})
+    right = _intern({product: -c for product, c in rest if c < 0})
+    if len(left.terms) != 1 or len(right.terms) != 1:
+        return left, right
+    (first, c), (second, d) = left.terms[0], right.terms[0]
+    kept, shared = list(second), []
+    for atom in first:
+        if atom in kept:
+            kept.remove(atom)
+            shared.append(atom)
+    over = list(first)
+    for atom in shared:
+        over.remove(atom)
+    common = gcd(c, d)
+    return _intern({tuple(over): c // common}), _intern({tuple(kept): d // common})
+
+
 def coefficient_of(a: Expr, name: str) -> Expr | None:
     """`c` when `a == name*c` with c free of `name` (the stride of an affine axis), else None."""
     total: dict[Product, int] = {}

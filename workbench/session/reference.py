@@ -193,7 +193,7 @@ def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[s
         if array.ndim != len(node.shape):
             raise _wrong_shape(name, array, node)
         for extent, wanted_dim in zip(array.shape, node.shape, strict=True):
-            symbol = _plain_symbol(wanted_dim)
+            symbol = ex.name_of(wanted_dim)
             if symbol is None:
                 continue
             if given.setdefault(symbol, extent) != extent:
@@ -215,14 +215,6 @@ def _in_half(array: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype.is_half and array.dtype == np.float32:
         return convert(array, dtype.numpy)
     return array.view(dtype.numpy) if dtype is BF16 and array.dtype == np.dtype("V2") else array
-
-
-def _plain_symbol(dim: object) -> str | None:
-    if isinstance(dim, ex.Expr):
-        names = ex.variables(dim)
-        if len(names) == 1 and dim is ex.var(next(iter(names))):
-            return next(iter(names))
-    return None
 
 
 def _wrong_shape(name: str, array: np.ndarray, node: Node) -> InputError:
