@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -13,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.decoders import cached_decoder
 from tests.small_graphs import constant, elementwise, linear, residual_mlp, whole
 from workbench.chunking import breaks, find_breaks, group, split
 from workbench.egraph.program import emit
 from workbench.errors import WorkbenchError
+from workbench.frontend import import_model
 from workbench.ir import dtype as dt
 from workbench.ir import layout as lay
 from workbench.ir import ops
@@ -84,7 +87,7 @@ def heavy_chain(graph: Graph, heavy: set[int]) -> list[int]:
     sinks = [o for o in graph.outputs if o in heavy]
     if not sinks:
         return []
-    sink = max(sinks)
+    sink = max(sinks, key=lambda o: graph[o].operands[0].source)
     part: Any = nx.DiGraph(graph.nx.subgraph(heavy & (nx.ancestors(graph.nx, sink) | {sink})))
     part.add_edges_from([("start", n) for n in list(part) if part.in_degree(n) == 0])
     above = nx.immediate_dominators(part, "start")
@@ -119,6 +122,13 @@ def test_the_sweep_finds_the_dominators_of_any_graph(data: st.DataObject) -> Non
         if any(o.source in heavy for o in node.operands):
             heavy.add(node.id)
     assert breaks._dominator_chain(graph, heavy) == heavy_chain(graph, heavy)
+
+
+def test_a_decoder_with_a_cache_falls_into_its_layers(tmp_path: Path) -> None:
+    """Positions come in as an input, so their angles are products; the present keys and values are outputs after the
+    logits."""
+    graph = import_model(cached_decoder(tmp_path / "m.onnx", layers=4)).graph
+    assert group_sizes(graph) == [1, 4, 3, 1]
 
 
 def test_a_cache_that_leaves_early_does_not_stop_the_cuts() -> None:

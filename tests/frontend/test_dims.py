@@ -188,3 +188,70 @@ def test_shape_arithmetic_beside_other_integers_takes_their_type(write_model: Wr
         {"x": (np.int32, ("n",))},
     )
     assert run(path, np.array([1, 2, 3], np.int32), n=3).tolist() == [4, 5, 6]
+
+
+def test_two_names_of_one_dimension_become_one(write_model: WriteModel) -> None:
+    """A mask over past and new has a name of its own for their sum; two inputs without names are joined."""
+    path = write_model(
+        [node("Concat", ["past", "new"], ["all"], axis=1), node("Mul", ["all", "mask"], ["y"])],
+        {
+            "mask": (np.float32, (None, "total")),
+            "past": (np.float32, ("batch", "past")),
+            "new": (np.float32, (None, None)),
+        },
+    )
+    imported = import_model(path, dims={"past": 3, "new_1": 2})
+    assert imported.graph.dims == {"mask_0": 1, "past": 3, "new_1": 2}
+    assert {name: str(extent) for name, extent in imported.equal_dims.items()} == {
+        "batch": "mask_0",
+        "new_0": "mask_0",
+        "total": "new_1+past",
+    }
+    rng = np.random.default_rng(3)
+    for batch, past, new in ((1, 1, 1), (2, 0, 3), (3, 4, 1)):
+        shapes = {"mask": (batch, past + new), "past": (batch, past), "new": (batch, new)}
+        given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        found = interpret(imported.graph, given, {"mask_0": batch, "past": past, "new_1": new})["y"]
+        np.testing.assert_array_equal(found, np.concatenate([given["past"], given["new"]], 1) * given["mask"])
+
+
+def test_a_value_of_either_name_is_taken_and_must_fit_the_others(write_model: WriteModel) -> None:
+    path = write_model(
+        [node("Concat", ["a", "b"], ["all"], axis=1), node("Mul", ["all", "mask"], ["y"])],
+        {"a": (np.float32, ("n", "p")), "b": (np.float32, ("m", "q")), "mask": (np.float32, ("n", "total"))},
+    )
+    assert import_model(path, dims={"m": 4}).graph.dims == {"n": 4, "p": 1, "q": 1}
+    assert import_model(path, dims={"n": 4, "p": 3, "q": 2, "total": 5}).graph.dims == {"n": 4, "p": 3, "q": 2}
+    for dims, said in (
+        ({"n": 4, "m": 2}, "'m' is given as 2, but the model uses it as n, which is 4"),
+        ({"p": 2, "total": 9}, r"'total' is given as 9, but the model uses it as p\+q, which is 3"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            import_model(path, dims=dims)
+
+
+def test_extents_that_no_name_makes_equal_are_refused(write_model: WriteModel) -> None:
+    for shape, said in ((("n", 3), r"cannot broadcast \[n, 2\] with \[n, 3\]"), (("n", "n"), None)):
+        path = write_model(
+            [node("Add", ["x", "w"], ["y"])], {"x": (np.float32, ("n", 2)), "w": (np.float32, shape)}
+        )
+        with pytest.raises(ModelError, match=said or "cannot broadcast"):
+            import_model(path)
+
+
+def test_reshapes_and_products_over_two_names(write_model: WriteModel) -> None:
+    path = write_model(
+        [
+            node("Shape", ["like"], ["s"], start=0, end=1),
+            node("Concat", ["s", "rest"], ["to"], axis=0),
+            node("Reshape", ["x", "to"], ["r"]),
+            node("Transpose", ["w"], ["t"], perm=[1, 0]),
+            node("MatMul", ["t", "x"], ["y"]),
+        ],
+        {"x": (np.float32, ("n", 6)), "like": (np.float32, ("m", 5)), "w": (np.float32, ("k", 2))},
+        known={"rest": np.array([2, 3])},
+        outputs=("r", "y"),
+    )
+    imported = import_model(path, dims={"n": 3})
+    assert imported.graph.dims == {"n": 3}
+    assert sorted(imported.equal_dims) == ["k", "m"]

@@ -227,3 +227,24 @@ def test_variables_and_evaluation_over_arrays() -> None:
     assert (ex.evaluate(a, {"z": z, "n": 4, "m": 7}) == z // 4 * 7 + z % 3).all()
     with pytest.raises(KeyError, match="n"):
         ex.evaluate(a, {"z": 1, "m": 2})
+
+
+n, m, k = var("n"), var("m"), var("k")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "left", "right"),
+    [
+        (n + m, k, n + m, k),
+        (n + m, n + k, m, k),
+        (n * m * 8, m * k * 4, n * 2, k),
+        (n - m, const(0), n, m),
+        (n, n, const(0), const(0)),
+    ],
+)
+def test_the_sides_of_an_equation_without_what_both_have(a: Expr, b: Expr, left: Expr, right: Expr) -> None:
+    assert ex.sides(a, b) == (left, right)
+
+
+def test_the_name_of_a_variable_and_of_nothing_else() -> None:
+    assert [ex.name_of(e) for e in (n, n + 1, n * m, const(3), 3)] == ["n", None, None, None, None]

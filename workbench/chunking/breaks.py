@@ -1,9 +1,10 @@
 """Graph breaks: the values behind which the graph is cut into chunks.
 
-Automatic breaks use structure alone. A value is *heavy* when a contraction is among its ancestors. Where exactly one
-heavy value is live, everything after it depends on the past through that value only: those are the dominators of the
-last heavy output among the heavy values. Of these, one between each contraction and the next is a candidate, and
-candidates are kept where they set apart a segment that occurs more than once.
+Automatic breaks use structure alone. A value is *heavy* when a contraction is among its ancestors. A sum of one term is
+none: an outer product, as exporters write the angles of rotary positions. Where exactly one heavy value is live,
+everything after it depends on the past through that value only: those are the dominators of the last heavy output among
+the heavy values. Of these, one between each contraction and the next is a candidate, and candidates are kept where they
+set apart a segment that occurs more than once.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _breaks_by_name(graph: Graph, pattern: str) -> frozenset[int]:
 
 def heavy_nodes(graph: Graph) -> set[int]:
     """Ids of the nodes that are contractions or have one among their ancestors."""
-    contractions = graph.contractions
+    contractions = {n for n in graph.contractions if graph[n].operands[0].layout.shape[-1] != 1}
     heavy: set[int] = set()
     for node in graph:
         if node.id in contractions or any(o.source in heavy for o in node.operands):
@@ -122,7 +123,7 @@ def _dominator_chain(graph: Graph, heavy: set[int]) -> list[int]:
     sinks = [o for o in graph.outputs if o in heavy]
     if not sinks:
         return []
-    sink = max(sinks)
+    sink = max(sinks, key=lambda o: graph[o].operands[0].source)  # outputs may be in any order
     position = {n: i for i, n in enumerate(sorted(heavy & graph.ancestors([sink])))}
     reach = [0] * len(position)
     """Position of the last reader of each value."""

@@ -70,6 +70,7 @@ def inspect_model(spec: SessionSpec, scratch: Path) -> dict[str, Any]:
         "missing_weights": len(imported.missing_weights),
         "dims": dict(graph.dims),
         "fixed_dims": imported.fixed_dims,
+        "equal_dims": {name: str(extent) for name, extent in imported.equal_dims.items()},
         "inputs": [_port(graph, i) for i in graph.inputs],
         "outputs": [_port(graph, o) for o in graph.outputs],
         "breaks": [printable(c.begins_at) for c in chunks[1:]],
@@ -125,6 +126,9 @@ def as_text(result: dict[str, Any]) -> str:
     if graph["fixed_dims"]:
         dims = ", ".join(f"{n}={v}" for n, v in graph["fixed_dims"].items())
         lines.append(f"  dimensions that decide what there is to compute, fixed at (--dim changes it): {dims}")
+    if graph["equal_dims"]:
+        dims = ", ".join(f"{n} is {e}" for n, e in graph["equal_dims"].items())
+        lines.append(f"  dimensions that the model uses as equal to others: {dims}")
     lines += ["", f"  {graph['chunks']} chunks in {len(graph['groups'])} groups"]
     for i, g in enumerate(graph["groups"]):
         members = ", ".join(map(str, g["members"][:12])) + (", …" if len(g["members"]) > 12 else "")

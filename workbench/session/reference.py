@@ -204,8 +204,9 @@ def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[s
         checked[name] = array
     dims.update(given)
     for name, node in nodes.items():
-        if checked[name].shape != shape_values(node.shape, dims):
-            raise _wrong_shape(name, checked[name], node)
+        wanted_shape = shape_values(node.shape, dims)
+        if checked[name].shape != wanted_shape:
+            raise _wrong_shape(name, checked[name], node, wanted_shape)
     return checked, dims
 
 
@@ -217,8 +218,12 @@ def _in_half(array: np.ndarray, dtype: DType) -> np.ndarray:
     return array.view(dtype.numpy) if dtype is BF16 and array.dtype == np.dtype("V2") else array
 
 
-def _wrong_shape(name: str, array: np.ndarray, node: Node) -> InputError:
-    return InputError(f"input '{printable(name)}' has shape {list(array.shape)}, the model takes {show(node.shape)}")
+def _wrong_shape(name: str, array: np.ndarray, node: Node, values: Sequence[int] = ()) -> InputError:
+    named = bool(values) and any(isinstance(d, ex.Expr) for d in node.shape)
+    here = f", {list(values)} beside the other inputs" if named else ""
+    return InputError(
+        f"input '{printable(name)}' has shape {list(array.shape)}, the model takes {show(node.shape)}{here}"
+    )
 
 
 def representative_inputs(graph: Graph, seed: int, dims: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:

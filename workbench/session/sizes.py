@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from workbench.errors import ModelError, printable
 from workbench.frontend import Imported
+from workbench.ir import expr as ex
 from workbench.ir.hlir import Graph
 from workbench.session import events as ev
 from workbench.session.points import Points
@@ -21,12 +22,20 @@ def given_dims(imported: Imported, spec: SessionSpec) -> Given:
     found: dict[str, tuple[int, ...]] = {}
     for name, value in spec.dims.items():
         known = imported.dim_names.get(name, name)
+        equal = imported.equal_dims.get(known)
+        if equal is not None:
+            known = ex.name_of(equal) or known
+        values = values_of(value)
         if known in imported.graph.dims:
-            found[known] = values_of(value)
-        elif len(values_of(value)) > 1:
+            if found.setdefault(known, values) != values:
+                raise ModelError(f"dimensions '{printable(name)}' and '{known}' are one, and are given unlike values")
+        elif len(values) > 1:
+            shown, several = printable(name), values_text(value)
+            if equal is not None:
+                raise ModelError(f"dimension '{shown}' is {equal}, and is given {several}", "give those their values")
             raise ModelError(
-                f"dimension '{printable(name)}' decides what there is to compute, so it has one value in a compile; it "
-                f"is given {values_text(value)}",
+                f"dimension '{shown}' decides what there is to compute, so it has one value in a compile; it is given "
+                f"{several}",
                 "compile once for each of them",
             )
     return found
