@@ -59,11 +59,13 @@ def evaluate(
     run_custom: RunCustomOp | None = None,
     keep: Collection[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    nudge: float = 0.0,
 ) -> None:
     """Compute the nodes of `order` (topological) that `values` lacks; `values` maps node id to a flat array.
 
     A product that only feeds a sum is not stored, unless `keep` names it. With `keep`, values of other nodes are
-    dropped after their last use. `progress` is told (nodes done, nodes in all)."""
+    dropped after their last use. `progress` is told (nodes done, nodes in all). What is rounded to integers is first
+    moved by `nudge` times the largest magnitude in it."""
     wanted = list(order)
     inside = set(wanted)
     fused = {n for n in wanted if _is_fused_product(graph, graph[n], inside)} - set(keep or ())
@@ -88,7 +90,7 @@ def evaluate(
             continue
         node = graph[node_id]
         with np.errstate(all="ignore"):
-            values[node_id] = _node_value(graph, node, values, dims, run_custom)
+            values[node_id] = _node_value(graph, node, values, dims, run_custom, nudge)
 
 
 def _is_fused_product(graph: Graph, node: Node, inside: set[int]) -> bool:
@@ -101,7 +103,12 @@ def _is_fused_product(graph: Graph, node: Node, inside: set[int]) -> bool:
 
 
 def _node_value(
-    graph: Graph, node: Node, values: dict[int, np.ndarray], dims: Mapping[str, int], run_custom: RunCustomOp | None
+    graph: Graph,
+    node: Node,
+    values: dict[int, np.ndarray],
+    dims: Mapping[str, int],
+    run_custom: RunCustomOp | None,
+    nudge: float,
 ) -> np.ndarray:
     target = node.dtype.numpy
     match node.op:
@@ -117,6 +124,8 @@ def _node_value(
             return np.array(convert(_read(node, 0, values, dims), target)).reshape(-1)
         case ops.Elementwise(name):
             arrays = [_read(node, i, values, dims) for i in range(len(node.operands))]
+            if nudge and name == "Round":
+                arrays = [_moved(array, nudge) for array in arrays]
             return np.asarray(ops.ELEMENTWISE[name].compute(*arrays)).astype(target, copy=False).reshape(-1)
         case ops.Gather(axis):
             index, data = _read(node, 0, values, dims), _read(node, 1, values, dims)
@@ -196,6 +205,13 @@ def _products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     few = _wide(a)
     parts = [np.matmul(few, _wide(b[:, at : at + step]).swapaxes(1, 2)) for at in range(0, max(count, 1), step)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+
+
+def _moved(array: np.ndarray, nudge: float) -> np.ndarray:
+    """Floats moved by `nudge` times the largest of their magnitudes."""
+    wide = array.astype(np.float64)
+    size = np.abs(wide[np.isfinite(wide)])
+    return (wide + nudge * size.max()).astype(array.dtype) if size.size else array
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -14,14 +14,16 @@ from workbench.ir.dtype import DType
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """|got - expected| may be `atol_scale * max|expected| + rtol * |expected|`; `dtype` is the name of the one that
-    explains it."""
+    explains it. `undecided` may come on top: what hangs on roundings to integers that are too close to call."""
 
     rtol: float
     atol_scale: float
     dtype: str
+    undecided: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.atol_scale:.2g} relative, {self.dtype}" if self.atol_scale else f"none, {self.dtype}"
+        said = f"{self.atol_scale:.2g} relative, {self.dtype}" if self.atol_scale else f"none, {self.dtype}"
+        return f"{said}; {self.undecided:.2g} where a rounding is close" if self.undecided else said
 
 
 ROUNDINGS = 64
@@ -41,8 +43,11 @@ def default_tolerance(dtype: DType) -> Tolerance:
     return Tolerance(allowed, allowed, dtype.name)
 
 
-def compare(got: np.ndarray, expected: np.ndarray, rtol: float, atol_scale: float) -> tuple[bool, float, float]:
-    """(whether `got` is right, max |got - expected|, that over max |expected|) of two arrays of one size.
+def compare(
+    got: np.ndarray, expected: np.ndarray, rtol: float, atol_scale: float, undecided: float = 0.0
+) -> tuple[bool, float, float]:
+    """(whether `got` is right, max |got - expected|, that over max |expected|) of two arrays of one size; what may
+    differ is as in Tolerance.
 
     Equal infinities and NaN where NaN is expected pass; any other NaN or infinity does not, and makes the error
     infinite. The scale is taken over finite expected values."""
@@ -52,7 +57,7 @@ def compare(got: np.ndarray, expected: np.ndarray, rtol: float, atol_scale: floa
         return True, 0.0, 0.0
     flat, want = got.reshape(-1), expected.reshape(-1)
     if not (_is_float(flat) or _is_float(want)):
-        return _compare_integers(flat, want, rtol, atol_scale)
+        return _compare_integers(flat, want, rtol, atol_scale, undecided)
     a, b = flat.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(b)
     same = (np.isnan(a) & np.isnan(b)) | (~finite & (a == b))
@@ -60,22 +65,26 @@ def compare(got: np.ndarray, expected: np.ndarray, rtol: float, atol_scale: floa
         return False, float("inf"), float("inf")
     if not finite.any():
         return True, 0.0, 0.0
-    return _within(np.abs(a[finite] - b[finite]), np.abs(b[finite]), rtol, atol_scale)
+    return _within(np.abs(a[finite] - b[finite]), np.abs(b[finite]), rtol, atol_scale, undecided)
 
 
 def _is_float(array: np.ndarray) -> bool:
     return dt.is_float(array.dtype)
 
 
-def _compare_integers(a: np.ndarray, b: np.ndarray, rtol: float, atol_scale: float) -> tuple[bool, float, float]:
+def _compare_integers(
+    a: np.ndarray, b: np.ndarray, rtol: float, atol_scale: float, undecided: float
+) -> tuple[bool, float, float]:
     if np.array_equal(a, b):
         return True, 0.0, 0.0
     error = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    ok, worst, relative = _within(error, np.abs(b.astype(np.float64)), rtol, atol_scale)
-    return ok and rtol + atol_scale > 0, max(worst, 1.0), relative
+    ok, worst, relative = _within(error, np.abs(b.astype(np.float64)), rtol, atol_scale, undecided)
+    return ok and rtol + atol_scale + undecided > 0, max(worst, 1.0), relative
 
 
-def _within(error: np.ndarray, size: np.ndarray, rtol: float, atol_scale: float) -> tuple[bool, float, float]:
+def _within(
+    error: np.ndarray, size: np.ndarray, rtol: float, atol_scale: float, undecided: float
+) -> tuple[bool, float, float]:
     scale, worst = float(size.max()), float(error.max())
-    ok = bool(np.all(error <= atol_scale * scale + rtol * size))
+    ok = bool(np.all(error <= atol_scale * scale + rtol * size + undecided))
     return ok, worst, worst / scale if scale > 0 else (0.0 if worst == 0 else float("inf"))

@@ -186,7 +186,7 @@ def check_outputs(plan: Plan, outputs: list[np.ndarray], bound: BoundArrays) -> 
     for position, (got, expected) in enumerate(zip(outputs, bound.expected, strict=False)):
         dtype = BY_NAME[plan.buffers[plan.outputs[position]].dtype]
         allowed = bound.tolerances[position] if bound.tolerances else default_tolerance(dtype)
-        ok, worst, relative = compare(got, expected, allowed.rtol, allowed.atol_scale)
+        ok, worst, relative = compare(got, expected, allowed.rtol, allowed.atol_scale, allowed.undecided)
         if not ok:
             detail = f"output {position} is off by {worst:.3g}, {relative:.3g} of its largest value"
             detail += f" (allowed: {allowed})"

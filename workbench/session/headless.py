@@ -19,8 +19,9 @@ from workbench.session import known
 from workbench.session.artifacts import DEFAULT_DIRECTORY
 from workbench.session.points import Dims
 from workbench.session.progress import Progress
-from workbench.session.reference import Given, by_role, check_expected, read_arrays
+from workbench.session.reference import Given, by_role, check_expected, interpret, read_arrays
 from workbench.session.report import build_report
+from workbench.session.rounding import rounds
 from workbench.session.saturation import digest_of
 from workbench.session.session import CompileSession, Stopped
 from workbench.session.spec import SessionSpec
@@ -87,6 +88,9 @@ def run_model(
         outputs = session.stitch().run(given.inputs)
         allowed = tolerances(graph)
         ok, _, worst = compare_outputs(outputs, given.outputs, allowed)
+        if not ok and rounds(graph, graph.live_from_outputs()):
+            allowed = tolerances(graph, interpret(graph, given.inputs, (), session.checkpoint))
+            ok, _, worst = compare_outputs(outputs, given.outputs, allowed)
         _write_npz(Path(destination), outputs)
         session.emit(ev.SessionFinished(ok=ok, seconds=session.view.now, report=""))
     summary: dict[str, Any] = {"outputs": {printable(n): list(a.shape) for n, a in outputs.items()}}
@@ -95,7 +99,7 @@ def run_model(
         summary["max_rel_err"] = worst
     if ok:
         return summary, None
-    loosest = max((allowed[name] for name in given.outputs), key=lambda t: t.atol_scale)
+    loosest = max((allowed[name] for name in given.outputs), key=lambda t: (t.atol_scale, t.undecided))
     return summary, WrongResult(
         f"the outputs differ from those in {printable(source)}: relative error {worst:.3g} (allowed: {loosest})"
     )

@@ -265,11 +265,15 @@ def _indexed_extent(graph: Graph, node_id: int, dims: Mapping[str, int]) -> int 
 
 
 def interpret(
-    graph: Graph, inputs: Mapping[str, np.ndarray], boundaries: Collection[int], checkpoint: Callable[[], None]
+    graph: Graph,
+    inputs: Mapping[str, np.ndarray],
+    boundaries: Collection[int],
+    checkpoint: Callable[[], None],
+    nudge: float = 0.0,
 ) -> Reference:
     """What the interpreter makes of `inputs`: the values of the nodes in `boundaries` and of the outputs. `checkpoint`
-    is called now and then. Raises InputError, ModelError for weights that cannot be read, and what `checkpoint`
-    does."""
+    is called now and then. `nudge` is as in `evaluate`. Raises InputError, ModelError for weights that cannot be read,
+    and what `checkpoint` does."""
     given, dims = check_inputs(graph, inputs)
     live = graph.live_from_outputs()
     values: dict[int, np.ndarray] = {}
@@ -282,7 +286,7 @@ def interpret(
             checkpoint()
 
     keep = {*boundaries, *graph.outputs}
-    evaluate(graph, [n.id for n in graph if n.id in live], values, dims, custom_runner(graph), keep, progress)
+    evaluate(graph, [n.id for n in graph if n.id in live], values, dims, custom_runner(graph), keep, progress, nudge)
     return Reference(given, values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from workbench.errors import NotViableError, printable
 from workbench.ir.hlir import Graph
@@ -13,6 +14,7 @@ from workbench.session import events as ev
 from workbench.session.executable import Arrays, Compiled, Executable
 from workbench.session.points import as_text
 from workbench.session.reference import Expected, Reference, output_nodes
+from workbench.session.rounding import undecided_outputs
 from workbench.session.tolerances import tolerance
 from workbench.session.view import SessionView
 
@@ -29,9 +31,13 @@ class WrongResult(NotViableError):
     """The compiled model does not compute what it should."""
 
 
-def tolerances(graph: Graph) -> dict[str, Tolerance]:
-    """What each output of the model may be off by, by name."""
-    return {name: tolerance(graph, node_id) for name, node_id in output_nodes(graph).items()}
+def tolerances(graph: Graph, reference: Reference | None = None) -> dict[str, Tolerance]:
+    """What each output of the model may be off by, by name; with a reference, what hangs on its roundings included."""
+    undecided = undecided_outputs(graph, reference) if reference is not None else {}
+    return {
+        name: replace(tolerance(graph, node_id), undecided=undecided.get(node_id, 0.0))
+        for name, node_id in output_nodes(graph).items()
+    }
 
 
 def compare_outputs(got: Arrays, wanted: Arrays, allowed: Mapping[str, Tolerance]) -> tuple[bool, float, float]:
@@ -39,7 +45,8 @@ def compare_outputs(got: Arrays, wanted: Arrays, allowed: Mapping[str, Tolerance
     worst over the outputs in `wanted`, each judged by what it is allowed."""
     ok, worst, relative = True, 0.0, 0.0
     for name, array in wanted.items():
-        right, absolute, scaled = compare(got[name], array, allowed[name].rtol, allowed[name].atol_scale)
+        may = allowed[name]
+        right, absolute, scaled = compare(got[name], array, may.rtol, may.atol_scale, may.undecided)
         ok, worst, relative = ok and right, max(worst, absolute), max(relative, scaled)
     return ok, min(worst, LARGEST), min(relative, LARGEST)
 
@@ -47,14 +54,14 @@ def compare_outputs(got: Arrays, wanted: Arrays, allowed: Mapping[str, Tolerance
 def verify(graph: Graph, executable: Executable, reference: Reference, expected: Expected | None) -> ev.Verified:
     """One run held against the interpreter, and against expected outputs where they are given."""
     got = executable.run(reference.inputs)
-    allowed = tolerances(graph)
+    allowed = tolerances(graph, reference)
     checks = [compare_outputs(got, {name: reference.values[i] for name, i in output_nodes(graph).items()}, allowed)]
     origin = "interpreter"
     if expected and expected.outputs:
         origin = f"interpreter and {printable(expected.origin)}"
         checks.append(compare_outputs(got, expected.outputs, allowed))
     oks, absolutes, relatives = zip(*checks, strict=True)
-    loosest = max(allowed.values(), key=lambda t: t.atol_scale, default="")
+    loosest = max(allowed.values(), key=lambda t: (t.atol_scale, t.undecided), default="")
     return ev.Verified(
         ok=all(oks),
         max_abs_err=max(absolutes),
