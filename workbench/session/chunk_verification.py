@@ -46,7 +46,7 @@ def verify_chunks(session: CompileSession, dims: Mapping[str, int]) -> Iterator[
         max_abs_err=LARGEST if wrong else max(p.max_abs_err for p in found.values()),
         max_rel_err=LARGEST if wrong else max(p.max_rel_err for p in found.values()),
         reference=compared if not wrong else f"{compared}: {wrong[0]}",
-        tolerance=str(max(allowed, key=lambda t: t.atol_scale)),
+        tolerance=str(max(allowed, key=lambda t: (t.atol_scale, t.undecided))),
     )
     yield _summed(session, found)
 
@@ -57,7 +57,7 @@ def _evaluated(
     chunk = session.chunks[group.representative]
     values = made_up_values(session.graph, chunk, dims, session.spec.seed + _OTHER_VALUES, session.checkpoint)
     best = session.best[group.index][session.points_of(group).place_of(dims)]
-    with on_device(session, group, values) as evaluator:
+    with on_device(session, group, dims, values) as evaluator:
         plan = evaluator.plan(extract(session.saturated[group.index].space, best.genome, dims))
         return evaluator.evaluate(plan, ProfileOptions(), KERNEL_RUNS), evaluator.tolerances
 

@@ -16,9 +16,9 @@ import numpy as np
 from workbench.ir import dtype as dt
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
-from workbench.ir.interpret import RunCustomOp, evaluate
+from workbench.ir.interpret import evaluate
 from workbench.runtime.compare import ROUNDINGS, default_tolerance
-from workbench.session.reference import Reference, interpret
+from workbench.session.reference import Reference, custom_runner, interpret
 
 MARGIN = 2.0
 """Roundings are moved one way all together; of those that really go another way, some go up and some down."""
@@ -46,13 +46,13 @@ def undecided_values(
     given: Mapping[int, np.ndarray],
     wanted: Mapping[int, np.ndarray],
     dims: Mapping[str, int],
-    run_custom: RunCustomOp | None = None,
 ) -> dict[int, float]:
-    """By how much each value of `wanted`, by node, may differ when `nodes` are computed from the `given` values."""
+    """By how much each value of `wanted`, by node, may differ when `nodes` are computed from the `given` values, which
+    are the same for all that compute them."""
 
     def moved(nudge: float) -> Mapping[int, np.ndarray]:
         values = dict(given)
-        evaluate(graph, nodes, values, dims, run_custom, [*given, *wanted], nudge=nudge)
+        evaluate(graph, nodes, values, dims, custom_runner(graph), [*given, *wanted], nudge=nudge)
         return values
 
     return _changes(graph, nodes, wanted, moved)

@@ -27,6 +27,7 @@ from workbench.session.chunk_values import ChunkValues
 from workbench.session.executable import custom_op_table
 from workbench.session.leading import forget_leading, keep_leading
 from workbench.session.points import as_text
+from workbench.session.rounding import undecided_values
 from workbench.session.tolerances import tolerance
 
 if TYPE_CHECKING:
@@ -53,7 +54,14 @@ class DeviceEvaluator:
     """A group on the device: its representative's boundary values and weights bound, candidates run against its
     outputs. What was bound for another point goes."""
 
-    def __init__(self, session: CompileSession, worker: DeviceWorker, group: Group, values: ChunkValues) -> None:
+    def __init__(
+        self,
+        session: CompileSession,
+        worker: DeviceWorker,
+        group: Group,
+        dims: Mapping[str, int],
+        values: ChunkValues,
+    ) -> None:
         chunk = session.chunks[group.representative]
         program = session.programs[group.representative]
         self.session, self.worker = session, worker
@@ -64,8 +72,7 @@ class DeviceEvaluator:
             str(i): constant_source(graph, i) if isinstance(graph[i].op, ops.Constant) else values.boundary[i]
             for i in program.inputs
         }
-        inside = set(chunk.nodes)
-        self.tolerances = [tolerance(graph, o, inside) for o in chunk.outputs]
+        self.tolerances = _tolerances(graph, chunk, values, dims)
         worker.bind(self.key, arrays, values.outputs, self.tolerances)
         self.custom_ops = custom_op_table(graph)
         self.members = len(group.members)
@@ -113,10 +120,22 @@ def _constants(session: CompileSession, group: Group) -> set[int]:
     return {i for i, constant in zip(own, alike, strict=True) if constant}
 
 
+def _tolerances(graph: Graph, chunk: Chunk, values: ChunkValues, dims: Mapping[str, int]) -> list[Tolerance]:
+    """What each output of the chunk may be off by, given what comes in."""
+    constants = [i for i in chunk.inputs if isinstance(graph[i].op, ops.Constant)]
+    wanted = dict(zip(chunk.outputs, values.outputs, strict=True))
+    undecided = undecided_values(graph, [*constants, *chunk.nodes], values.boundary, wanted, dims)
+    inside = set(chunk.nodes)
+    return [replace(tolerance(graph, o, inside), undecided=undecided[o]) for o in chunk.outputs]
+
+
 @contextmanager
-def on_device(session: CompileSession, group: Group, values: ChunkValues) -> Iterator[DeviceEvaluator]:
-    """A group bound to the device worker for as long as this lasts: what it takes there is given back."""
-    evaluator = DeviceEvaluator(session, session.worker, group, values)
+def on_device(
+    session: CompileSession, group: Group, dims: Mapping[str, int], values: ChunkValues
+) -> Iterator[DeviceEvaluator]:
+    """A group bound to the device worker for as long as this lasts, with its `values` where the named dimensions are
+    `dims`: what it takes there is given back."""
+    evaluator = DeviceEvaluator(session, session.worker, group, dims, values)
     try:
         yield evaluator
     finally:
@@ -153,7 +172,7 @@ def search_group(
     forget_leading(session.store, group, session.target, place)
     began = time.perf_counter()
     outcome = Outcome()
-    with on_device(session, group, values) as evaluator:
+    with on_device(session, group, dims, values) as evaluator:
         for entry, state in search(
             space,
             strategy,
