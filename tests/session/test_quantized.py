@@ -67,7 +67,7 @@ def made(name: str, make: Make, folder: Path) -> Path:
 @pytest.mark.parametrize("which", MODELS)
 def test_a_quantized_model_is_right_and_its_layers_share_a_search(which: str, tmp_path: Path) -> None:
     path = made(*MODELS[which][:2], tmp_path)
-    with CompileSession(path, limit=4 if "mlp" in which else 1) as session:
+    with CompileSession(path, limit=4 if "mlp" in which else 2) as session:
         session.run()
         assert [len(g.members) for g in session.groups] == MODELS[which][2]
         verdict = session.view.verified

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from loguru import logger
 
-from workbench.chunking import Group, Parts, parts
+from workbench.chunking import Chunk, Group, Parts, parts
 from workbench.errors import NotViableError
 from workbench.ir import ops
+from workbench.ir.hlir import Graph
 from workbench.ir.llir import Program
 from workbench.ir.weights import constant_source
+from workbench.runtime.compare import Tolerance
 from workbench.runtime.protocol import Plan, Profile, ProfileOptions, Rejection, memory_fits
 from workbench.search.binding import Binding, bind
 from workbench.search.extract import fitted
