@@ -108,7 +108,7 @@ class _Import:
     ) -> None:
         self.model = model
         self.builder = Builder()
-        self.tensors = TensorReader(model.path.parent, random_weights)
+        self.tensors = TensorReader(model.path, random_weights, holds_weights=model.holds_weights)
         self.initializers = {t.name: t for t in model.graph.initializer}
         self.known = known
         self.dims = dims

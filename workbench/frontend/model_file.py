@@ -10,8 +10,12 @@ from typing import Any
 
 from workbench.errors import ModelError, printable
 from workbench.frontend.functions import inlined
+from workbench.frontend.inside import without_weights
 from workbench.frontend.registry import MAX_OPSET, MIN_OPSET, standard
+from workbench.ir.weights import map_file
 
+_LARGE_FILE = 1 << 20
+"""Bytes from which on it is worth while to look for weights that can stay where they are."""
 _GRAPH = 5
 """AttributeProto.GRAPH."""
 
@@ -48,12 +52,14 @@ def _read_inside(graphs: Sequence[Any]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A decoded model. `opsets` is by domain, the standard one ''; `nodes` are what the outputs need, in order."""
+    """A decoded model. `opsets` is by domain, the standard one ''; `nodes` are what the outputs need, in order. With
+    `holds_weights`, initializers are external data of the model's file itself."""
 
     path: Path
     proto: Any
     opsets: Mapping[str, int]
     nodes: Sequence[OnnxNode]
+    holds_weights: bool = False
 
     @property
     def graph(self) -> Any:
@@ -62,15 +68,16 @@ class ModelFile:
 
 
 def open_model(source: Path | str | Any) -> ModelFile:
-    """Open and check the model at a path, or the ModelProto itself; external data is not touched.
+    """Open and check the model at a path, or the ModelProto itself; external data is not touched. Large weights inside
+    the file become external data of it.
 
     Raises ModelError when there is no such file, or it is no ONNX model that this importer reads."""
     if isinstance(source, Path | str):
         path = Path(source)
-        proto = inlined(_decode(path))
+        proto, holds_weights = _decode(path)
     else:
-        path = Path("model")
-        proto = inlined(source)
+        path, proto, holds_weights = Path("model"), source, False
+    proto = inlined(proto)
     nodes = [OnnxNode(node) for node in proto.graph.node]
     if bytes in {type(text) for text in _texts(proto, nodes)}:  # protobuf's way to say that it is no text
         raise ModelError(f"{printable(str(path))} is damaged: a name in it is not text")
@@ -86,7 +93,7 @@ def open_model(source: Path | str | Any) -> ModelFile:
         )
     if not proto.graph.output:
         raise ModelError(f"{printable(path.name)} has no outputs")
-    return ModelFile(path, proto, opsets, _needed(_ordered(proto.graph, nodes), proto.graph))
+    return ModelFile(path, proto, opsets, _needed(_ordered(proto.graph, nodes), proto.graph), holds_weights)
 
 
 def _means_the_same(nodes: Sequence[OnnxNode], version: int) -> bool:
@@ -109,10 +116,11 @@ def _since(name: str, version: int) -> int:
         return 0
 
 
-def _decode(path: Path) -> Any:
+def _decode(path: Path) -> tuple[Any, bool]:
+    """The ModelProto, and whether it refers to the file for its large weights."""
     shown = printable(str(path))
     try:
-        data = path.read_bytes()
+        data, refers = _contents(path)
     except FileNotFoundError:
         raise ModelError(f"no such file: {shown}") from None
     except IsADirectoryError:
@@ -130,7 +138,16 @@ def _decode(path: Path) -> Any:
         raise ModelError(f"{shown} is not a readable ONNX model: it is truncated or of another format") from None
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError(f"{shown} is not an ONNX model: it has no graph")
-    return proto
+    return proto, refers
+
+
+def _contents(path: Path) -> tuple[bytes, bool]:
+    """What the file says; True when that is without its large weights, but refers to them."""
+    if path.is_file() and path.stat().st_size >= _LARGE_FILE:
+        mapped = map_file(path)
+        if mapped is not None and (found := without_weights(memoryview(mapped))) is not None:
+            return found, True
+    return path.read_bytes(), False
 
 
 def _texts(proto: Any, nodes: Sequence[OnnxNode]) -> Iterator[str | bytes]:

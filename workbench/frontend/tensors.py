@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import ModelError, printable
+from workbench.frontend.inside import OWN_FILE
 from workbench.ir.dtype import from_numpy
 from workbench.ir.weights import ExternalData, RandomData, map_file
 
@@ -16,10 +17,13 @@ _MOST_BYTES = 1 << 46
 
 
 class TensorReader:
-    """Reads the TensorProtos of the model in `folder`; external files are mapped once each."""
+    """Reads the TensorProtos of the model at `path`, which has external data in itself where it `holds_weights`; files
+    are mapped once each."""
 
-    def __init__(self, folder: Path, random_weights: bool = False) -> None:
-        self.folder = folder.resolve()
+    def __init__(self, path: Path, random_weights: bool = False, *, holds_weights: bool = False) -> None:
+        self.path = path
+        self.holds_weights = holds_weights
+        self.folder = path.parent.resolve()
         self.random_weights = random_weights
         self.missing: list[str] = []
         self._mapped: dict[str, tuple[Path, np.ndarray | None]] = {}
@@ -76,11 +80,19 @@ class TensorReader:
     def _map(self, location: str, tensor: Any) -> tuple[Path, np.ndarray | None]:
         found = self._mapped.get(location)
         if found is None:
-            path = (self.folder / location).resolve() if "\0" not in location else self.folder
-            if not path.is_relative_to(self.folder) or path == self.folder:
-                raise ModelError(f"{_where(tensor)} lies outside the model's folder: '{printable(location)}'")
+            path = self.path if self.holds_weights and location == OWN_FILE else self._inside(location, tensor)
             found = self._mapped[location] = (path, map_file(path))
         return found
+
+    def _inside(self, location: str, tensor: Any) -> Path:
+        """The file that external data is in, which must lie in the model's folder, whatever links lead there."""
+        try:
+            path = (self.folder / location).resolve() if "\0" not in location else self.folder
+        except (OSError, RuntimeError) as error:  # a name that is too long, links in a circle
+            raise ModelError(f"{_where(tensor)} cannot be found: {printable(str(error))}") from error
+        if not path.is_relative_to(self.folder) or path == self.folder:
+            raise ModelError(f"{_where(tensor)} lies outside the model's folder: '{printable(location)}'")
+        return path
 
 
 def _where(tensor: Any) -> str:
