@@ -54,6 +54,7 @@ from workbench.runtime import get_runtime
 from workbench.runtime.arena import plan_arena
 from workbench.runtime.cpu.builder import REGISTER
 from workbench.runtime.cpu.jit import host_vectors, kernels_compiled
+from workbench.runtime.cpu.native import shown
 from workbench.runtime.cpu.plan import PlanTemplate
 from workbench.runtime.cpu.schedule import Vectors
 
@@ -294,6 +295,17 @@ def test_kernels_of_nothing_are_left_out(run_kernel: RunKernel) -> None:
     assert run_kernel(kernel, {1: np.zeros(0, np.float32)}, np.dtype(np.float32), None, {"n": 0}).size == 0
 
 
+@pytest.mark.parametrize("n", [1, 3, 1 << 30])
+def test_indices_that_need_64_bits_get_them(n: int, run_kernel: RunKernel, expected_kernel: RunKernel) -> None:
+    """Lanes are of 32 bits until the sizes at hand do not fit; divisions are right in both."""
+    numerator = axis(0) * N + axis(0)
+    for value in (ex.floordiv(numerator, M), ex.mod(numerator, M), N - axis(0)):
+        kernel = MapKernel(0, (50,), Position(value, dt.I64), (0,))
+        for m in (1, 7, n // 2 + 1):
+            got = run_kernel(kernel, {}, np.dtype(np.int64), None, {"n": n, "m": m})
+            assert np.array_equal(got, expected_kernel(kernel, {}, got.dtype, {"n": n, "m": m}))
+
+
 def test_an_address_outside_at_some_lengths_is_refused_there() -> None:
     buffers = [Buffer(0, dt.F32, N, "output", 0), Buffer(1, dt.F32, 10, "input", 1)]
     template = PlanTemplate(Program(buffers, [MapKernel(0, (N,), Load(1, axis(0), dt.F32), (0,))], [0]), {}, Vectors())
@@ -324,6 +336,7 @@ def test_code_names_its_sizes_and_shares_its_source() -> None:
     assert [launch.name for launch in plan.launches] == ["map Sqrt nx8", "map Sqrt mx8"]
     assert [launch.sizes for launch in plan.launches] == [(3,), (5,)]  # type: ignore[union-attr]
     assert len(plan.sources) == 1
+    assert shown((N * 4, N * N + M * 3 + M * N * 5), {"n": 2, "m": 3}) == "(n*4)x43"
 
 
 @pytest.mark.parametrize("dims", [{"n": 1, "m": 1}, {"n": 5, "m": 3}, {"n": 0, "m": 2}])

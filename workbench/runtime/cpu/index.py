@@ -12,16 +12,26 @@ from workbench.runtime.cpu.builder import Builder, Value
 NARROW = 1 << 31
 
 
-def is_narrow(expression: Expr, extents: Mapping[str, Dim]) -> bool:
-    """Whether `expression`, and everything computed on the way, fits the signed integers of 32 bits. Not where it, or
-    an extent of its iterators, depends on a named dimension, which may be as large as memory."""
-    known: dict[str, int] = {}
-    for name in ex.variables(expression):
-        extent = extents.get(name)
-        if not isinstance(extent, int):
-            return False
-        known[name] = extent
-    return largest(expression, known) < NARROW
+Bounded = tuple[Expr, tuple[tuple[str, Dim], ...]]
+"""An expression with the extents of its iterators."""
+
+
+def bounded(expression: Expr, extents: Mapping[str, Dim]) -> Bounded:
+    """`expression` with those extents that bound it."""
+    return expression, tuple((name, extents[name]) for name in sorted(ex.iterators_of(expression)))
+
+
+def is_narrow(lanes: Bounded, dims: Mapping[str, int] | None = None) -> bool | None:
+    """Whether an expression, and everything computed on the way, fits the signed integers of 32 bits; None where that
+    depends on values of named dimensions and there are no `dims`."""
+    expression, extents = lanes
+    if dims is None:
+        if ex.dims_of(expression) or any(isinstance(extent, Expr) for _, extent in extents):
+            return None
+        dims = {}
+    sizes = {name: ex.sized(extent, dims) for name, extent in extents}
+    sizes |= {name: dims[name] + 1 for name in ex.dims_of(expression)}
+    return largest(expression, sizes) < NARROW
 
 
 def largest(expression: Expr, extents: Mapping[str, int]) -> int:
@@ -50,7 +60,8 @@ def evaluate(
     width: int = 1,
 ) -> Value:
     """`expression` over `variables`, which all have the type asked for. Divisions are unsigned: numerators are never
-    negative. No division by a named dimension traps. `cache` keeps products and quotients by their text."""
+    negative. No division by a named dimension traps, and those of lanes are by way of f64, which is exact for integers
+    of 32 bits and has instructions for vectors. `cache` keeps products and quotients by their text."""
     total: Value | None = None
     constant = 0
     for product, coefficient in expression.terms:
@@ -87,11 +98,26 @@ def _product(
             if known is None:
                 numerator = evaluate(b, atom.num, variables, cache, element, width)
                 denominator = evaluate(b, atom.den, variables, cache, element, width)
+                is_quotient = isinstance(atom, ex.Quotient)
                 if atom.den.constant is None:
                     denominator = b.intrinsic("umax", denominator, b.like(denominator, 1))
-                known = b.binary("udiv" if isinstance(atom, ex.Quotient) else "urem", numerator, denominator)
+                if atom.den.constant is None and element == "i32" and width > 1:
+                    over = (f"(({atom.num})/({atom.den}))", element, width)
+                    if over not in cache:
+                        cache[over] = _vector_quotient(b, numerator, denominator)
+                    known = cache[over]
+                    if not is_quotient:
+                        known = b.binary("sub", numerator, b.binary("mul", known, denominator))
+                else:
+                    known = b.binary("udiv" if is_quotient else "urem", numerator, denominator)
                 cache[key] = known
             value = known
         total = value if total is None else b.binary("mul", total, value)
     assert total is not None
     return total if coefficient == 1 else b.binary("mul", total, b.like(total, coefficient))
+
+
+def _vector_quotient(b: Builder, numerator: Value, denominator: Value) -> Value:
+    """The quotient of i32 lanes. An f64 quotient that is no integer is further from one than it is rounded."""
+    over, under = (b.convert("sitofp", value, "double") for value in (numerator, denominator))
+    return b.convert("fptosi", b.binary("fdiv", over, under), "i32")

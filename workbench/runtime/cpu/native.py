@@ -31,14 +31,17 @@ from workbench.ir.llir import (
     ScatterKernel,
 )
 from workbench.runtime.bounds import reach
+from workbench.runtime.cpu import index
 from workbench.runtime.cpu.builder import REGISTER
-from workbench.runtime.cpu.render import dims_of, identity, render_terms, source_key
+from workbench.runtime.cpu.render import Rendered, dims_of, identity, render_terms, source_key
 from workbench.runtime.cpu.row_render import Keys, RowForm, render_row
 from workbench.runtime.cpu.scatter_render import ScatterForm, render_scatter
 from workbench.runtime.cpu.schedule import Form, Vectors
 from workbench.runtime.cpu.terms import Term, gathered, linearise, linearise_all
 from workbench.runtime.protocol import NativeLaunch
 
+LONG = 16
+"""Characters of a size beyond which a kernel's name has its value."""
 NAMED_FUNCTIONS = 4
 """How many functions a launch's name lists."""
 
@@ -62,10 +65,11 @@ class NativeTemplate:
     text: str
     buffers: tuple[int, ...]
     sizes: tuple[str, ...]
-    name: str
     flops: Dim
     divisors: frozenset[Expr]
     """Divisors that depend on dimensions."""
+    narrow: tuple[index.Bounded, ...]
+    """What has to fit 32 bits."""
 
     def suits(self, elements: Sequence[int], dims: Mapping[str, int]) -> bool:
         """Whether the code is right for these values: nothing that it goes over, reads from or divides by is 0.
@@ -74,13 +78,22 @@ class NativeTemplate:
         sizes = chain(self.divisors, gathers, *(part.extents.values() for part in self.parts))
         return all(elements[b] for b in self.buffers) and all(ex.sized(size, dims) >= 1 for size in sizes)
 
+    def is_wide_enough(self, dims: Mapping[str, int]) -> bool:
+        """Whether the indices that the code computes with 32 bits fit them."""
+        return all(index.is_narrow(lanes, dims) for lanes in self.narrow)
+
     def launch(self, buffers: Sequence[Buffer], dims: Mapping[str, int]) -> NativeLaunch:
         """The launch for values of the named dimensions. Raises WorkbenchError where it would leave its buffers."""
         extents = [{name: ex.sized(n, dims) for name, n in part.extents.items()} for part in self.parts]
         self._check_addresses(buffers, dims, extents)
         flops, nbytes = ex.sized(self.flops, dims), self._traffic(buffers, dims, extents)
         return NativeLaunch(
-            self.source, self.buffers, self.name, flops, nbytes, tuple(dims[name] for name in self.sizes)
+            self.source,
+            self.buffers,
+            native_name(self.kernel, self.parts[-1].terms, dims),
+            flops,
+            nbytes,
+            tuple(dims[name] for name in self.sizes),
         )
 
     def _traffic(
@@ -131,15 +144,18 @@ class NativeTemplate:
                     )
 
 
-def native_template(kernel: NativeKernel, buffers: Sequence[Buffer], vectors: Vectors) -> NativeTemplate:
-    """The code for `kernel`, which writes something, for a processor with `vectors`.
+def native_template(
+    kernel: NativeKernel, buffers: Sequence[Buffer], vectors: Vectors, wide: bool = False
+) -> NativeTemplate:
+    """The code for `kernel`, which writes something, for a processor with `vectors`; with `wide` it is for sizes of
+    which indices need 64 bits everywhere.
 
     Raises WorkbenchError for a dtype or a function that this target lacks."""
     parts = _parts(kernel)
     for dtype in (buffers[kernel.out].dtype, *(term.dtype for part in parts for term in part.terms)):
         if dtype not in REGISTER:
             raise WorkbenchError(f"the cpu target has no kernels for {dtype}")
-    name, flops = native_name(kernel, parts[-1].terms), llir.flops(kernel)
+    flops = llir.flops(kernel)
     if isinstance(kernel, ReduceKernel) and kernel.extent == 0:
         dtype = buffers[kernel.out].dtype
         fill = MapKernel(kernel.out, kernel.shape, Immediate(identity(kernel.combine, dtype), dtype), kernel.sources)
@@ -155,23 +171,23 @@ def native_template(kernel: NativeKernel, buffers: Sequence[Buffer], vectors: Ve
         case ScatterKernel():
             roots = tuple(linearise_all([kernel.index, kernel.update])[1])
             scatter = ScatterForm(kernel.shape, kernel.mode, buffers[kernel.out].dtype, kernel.elements, roots)
-            extents, (source, text) = scatter.extents, _rendered_scatter(scatter, keys[0], vectors)
+            extents, rendered = scatter.extents, _rendered_scatter(scatter, keys[0], vectors)
         case MapKernel():
-            form = Form(kernel.shape, in_place=in_place is not None)
-            extents, (source, text) = kernel.shape, _rendered(form, keys[0], vectors)
+            form = Form(kernel.shape, in_place=in_place is not None, wide=wide)
+            extents, rendered = kernel.shape, _rendered(form, keys[0], vectors)
         case ReduceKernel():
-            form = Form(kernel.shape, kernel.extent, kernel.combine, kernel.order)
-            extents, (source, text) = kernel.iteration, _rendered(form, keys[0], vectors)
+            form = Form(kernel.shape, kernel.extent, kernel.combine, kernel.order, wide=wide)
+            extents, rendered = kernel.iteration, _rendered(form, keys[0], vectors)
         case RowKernel():
             passes = tuple((p.combine, p.extent) for p in kernel.passes)
-            row_form = RowForm(kernel.shape, passes, kernel.extent, in_place is not None)
-            extents, (source, text) = row_form.extents, _rendered_row(row_form, keys, vectors)
+            row_form = RowForm(kernel.shape, passes, kernel.extent, in_place is not None, wide)
+            extents, rendered = row_form.extents, _rendered_row(row_form, keys, vectors)
     terms = [term for part in parts for term in part.terms]
     given = tuple(buffer for buffer in numbers if buffer != in_place)
     divisors = frozenset(d for term in terms for d in ex.divisors(term.address) if not ex.iterators_of(d))
     return NativeTemplate(
-        kernel, parts, source, text, given, dims_of(terms, extents), name, flops,
-        frozenset(d for d in divisors if d.constant is None),
+        kernel, parts, source_key(rendered.text), rendered.text, given, dims_of(terms, extents), flops,
+        frozenset(d for d in divisors if d.constant is None), rendered.narrow,
     )  # fmt: skip
 
 
@@ -221,21 +237,18 @@ def _of_row(each: RowPass) -> Body:
 
 
 @lru_cache(maxsize=8192)
-def _rendered(form: Form, keys: tuple[tuple[object, ...], ...], vectors: Vectors) -> tuple[str, str]:
-    text = render_terms(form, [Term.from_key(key) for key in keys], vectors)
-    return source_key(text), text
+def _rendered(form: Form, keys: tuple[tuple[object, ...], ...], vectors: Vectors) -> Rendered:
+    return render_terms(form, [Term.from_key(key) for key in keys], vectors)
 
 
 @lru_cache(maxsize=8192)
-def _rendered_row(form: RowForm, bodies: tuple[Keys, ...], vectors: Vectors) -> tuple[str, str]:
-    text = render_row(form, bodies, vectors)
-    return source_key(text), text
+def _rendered_row(form: RowForm, bodies: tuple[Keys, ...], vectors: Vectors) -> Rendered:
+    return render_row(form, bodies, vectors)
 
 
 @lru_cache(maxsize=8192)
-def _rendered_scatter(form: ScatterForm, keys: Keys, vectors: Vectors) -> tuple[str, str]:
-    text = render_scatter(form, [Term.from_key(key) for key in keys], vectors)
-    return source_key(text), text
+def _rendered_scatter(form: ScatterForm, keys: Keys, vectors: Vectors) -> Rendered:
+    return Rendered(render_scatter(form, [Term.from_key(key) for key in keys], vectors))
 
 
 def result_shape(kernel: NativeKernel) -> tuple[Dim, ...]:
@@ -258,27 +271,28 @@ def sized_shape(shape: Sequence[Dim], dims: Mapping[str, int]) -> tuple[int, ...
     return found
 
 
-def shown(*extents: Dim) -> str:
-    """Extents as the names of kernels have them: `16x64`, `seqx64`, `(2*seq)x64`."""
+def shown(extents: Sequence[Dim], dims: Mapping[str, int]) -> str:
+    """Extents as the names of kernels have them: `16x64`, `seqx64`, `(2*seq)x64`; long ones by their value."""
     return "x".join(
-        str(d) if isinstance(d, int) or len(d.terms) == len(d.terms[0][0]) == 1 == d.terms[0][1] else f"({d})"
+        str(d if isinstance(d, int) else d if ex.name_of(d) else f"({d})" if len(str(d)) <= LONG else ex.sized(d, dims))
         for d in extents
     )
 
 
-def native_name(kernel: NativeKernel, terms: list[Term]) -> str:
+def native_name(kernel: NativeKernel, terms: Sequence[Term], dims: Mapping[str, int]) -> str:
     """What a kernel does, as users read it: `map Mul,Add 16x64`, `sum Mul 16x64:256`, `row: max, sum, map 16x64`,
     `scatter add 4x8 into 64`."""
     if isinstance(kernel, RowKernel):
-        return f"row: {', '.join(llir.row_passes(kernel))} {shown(*kernel.result) or '1'}{_place(kernel)}"
+        return f"row: {', '.join(llir.row_passes(kernel))} {shown(kernel.result, dims) or '1'}{_place(kernel)}"
     if isinstance(kernel, ScatterKernel):
-        return f"scatter {kernel.mode} {shown(*kernel.shape) or '1'} into {shown(kernel.elements)}"
+        return f"scatter {kernel.mode} {shown(kernel.shape, dims) or '1'} into {shown([kernel.elements], dims)}"
     used = list(dict.fromkeys(t.op for t in terms if t.op not in ("const", "load", "position")))
     more = [f"+{len(used) - NAMED_FUNCTIONS}"] if len(used) > NAMED_FUNCTIONS else []
     functions = ",".join(["Gather" if u == "gather" else u for u in used[:NAMED_FUNCTIONS]] + more)
-    shape = shown(*kernel.shape) or "1"
+    shape = shown(kernel.shape, dims) or "1"
     if isinstance(kernel, ReduceKernel):
-        return " ".join(part for part in (kernel.combine, functions, f"{shape}:{shown(kernel.extent)}") if part)
+        over = f"{shape}:{shown([kernel.extent], dims)}"
+        return " ".join(part for part in (kernel.combine, functions, over) if part)
     return f"map {functions or ('copy' if terms[-1].op == 'load' else terms[-1].op)} {shape}{_place(kernel)}"
 
 

@@ -47,6 +47,8 @@ class PlanTemplate:
         self._dims = [llir.dims_of(kernel, program.buffers) for kernel in program.kernels]
         self._native: dict[int, NativeTemplate] = {}
         """By place in the program."""
+        self._wide: dict[int, NativeTemplate] = {}
+        """The same, for sizes that need wider indices."""
         self._special: dict[tuple[int, tuple[tuple[str, int], ...]], NativeTemplate] = {}
         """The same, for values that the code for all does not suit."""
         for place, kernel in enumerate(program.kernels):
@@ -92,6 +94,9 @@ class PlanTemplate:
         template = self._native[place]
         if self._dims[place] and not template.suits(elements, dims):
             template = self._special_template(place, kernel, elements, dims)
+        elif not template.is_wide_enough(dims):
+            template = self._wide.get(place) or native_template(kernel, self.program.buffers, self.vectors, wide=True)
+            self._wide[place] = template
         sources[template.source] = template.text
         return template.launch(self.program.buffers, dims)
 
@@ -118,15 +123,15 @@ class PlanTemplate:
         shapes = tuple(sized_shape(shape, dims) for shape in kernel.operand_shapes)
         return OpaqueLaunch(
             kernel.out, sized_shape(kernel.shape, dims), kernel.operands, shapes, proto, opsets,
-            f"custom {name} {shown(*kernel.shape) or '1'}", 0, nbytes,
+            f"custom {name} {shown(kernel.shape, dims) or '1'}", 0, nbytes,
         )  # fmt: skip
 
 
 def _gemm(kernel: GemmCall, dims: Mapping[str, int], checked: bool) -> GemmLaunch:
     """The call for values of the named dimensions; with `checked` its strides have not been looked at yet."""
     m, n, k = sized_shape((kernel.m, kernel.n, kernel.k), dims)
-    batch = f"{shown(kernel.batch)}x" if kernel.batch != 1 else ""
-    name = f"{kernel.routine} {kernel.layout} {batch}{shown(kernel.m, kernel.n, kernel.k)}"
+    batch = [] if kernel.batch == 1 else [kernel.batch]
+    name = f"{kernel.routine} {kernel.layout} {shown([*batch, kernel.m, kernel.n, kernel.k], dims)}"
     a, b = _matrix(kernel.a, dims), _matrix(kernel.b, dims)
     for operand, columns, rows in ((a, k, m), (b, n, k)) if checked else ():
         if rows > 1 and columns > 1 and not (

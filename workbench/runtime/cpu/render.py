@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from workbench.ir import dtype as dt
 from workbench.ir import expr as ex
@@ -27,14 +28,23 @@ FUNCTION = "k"
 """The name of the function in every source, so that equal kernels have equal text."""
 
 
-def render_terms(form: Form, terms: list[Term], vectors: Vectors) -> str:
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The text of a source. It is right where all of `narrow` fit 32 bits, which depends on named dimensions."""
+
+    text: str
+    narrow: tuple[index.Bounded, ...] = ()
+
+
+def render_terms(form: Form, terms: list[Term], vectors: Vectors) -> Rendered:
     """The LLVM IR of a kernel with elements to write: `terms` over `form`, buffers numbered as the function's
     arguments, the output 0. `terms` are used up.
 
     Raises WorkbenchError for a function the target lacks."""
     sizes = dims_of(terms, (*form.shape, form.extent))
     nest = schedule(form, terms, vectors)
-    return NestWriter(nest, Builder(vectors.converts_f16), arguments([nest]), sizes).module()
+    writer = NestWriter(nest, Builder(vectors.converts_f16), arguments([nest]), sizes)
+    return Rendered(writer.module(), tuple(writer.narrow))
 
 
 def arguments(nests: Sequence[Nest]) -> list[str]:
@@ -70,6 +80,8 @@ class NestWriter:
         self.dims = {name: Value(f"%n{k}", "i64") for k, name in enumerate(dims)}
         self.scalars: dict[str, Value] = dict(self.dims)
         """Dimensions, iterators, and indices of gathers, by name; those of the vector's loop are in `bases`."""
+        self.narrow: dict[index.Bounded, None] = {}
+        """What is taken to fit 32 bits."""
         self.sizes: dict[Expr, Value] = {}
         """Extents that depend on dimensions, computed once."""
         self.values: dict[tuple[int, int], Value] = {}
@@ -360,7 +372,11 @@ class NestWriter:
     def _lanes(self, expression: Expr, u: int) -> Value:
         """An index expression for every lane of vector `u`."""
         b, nest = self.b, self.nest
-        element = "i32" if index.is_narrow(expression, nest.extents) else "i64"
+        lanes = index.bounded(expression, nest.extents)
+        narrow = index.is_narrow(lanes)
+        if narrow is None and not nest.wide:
+            self.narrow[lanes], narrow = None, True
+        element = "i32" if narrow else "i64"
         variables: dict[str, Value] = {}
         for name in ex.variables(expression):
             key = (f"lanes {name} {u}", element, nest.width)

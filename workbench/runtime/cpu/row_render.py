@@ -16,7 +16,7 @@ from workbench.ir.expr import Expr
 from workbench.ir.layout import Dim
 from workbench.ir.llir import ALONG, axis
 from workbench.runtime.cpu.builder import REGISTER, Builder, Value
-from workbench.runtime.cpu.render import FUNCTION, NestWriter, arguments, dims_of, identity
+from workbench.runtime.cpu.render import FUNCTION, NestWriter, Rendered, arguments, dims_of, identity
 from workbench.runtime.cpu.schedule import Loop, Nest, Vectors, schedule_pass
 from workbench.runtime.cpu.terms import Term
 
@@ -33,6 +33,8 @@ class RowForm:
     passes: tuple[tuple[str, Dim], ...]
     extent: Dim | None
     in_place: bool
+    wide: bool = False
+    """As of a `Form`."""
 
     @property
     def extents(self) -> tuple[Dim, ...]:
@@ -40,7 +42,7 @@ class RowForm:
         return (*self.shape, *(extent for _, extent in self.passes), *(() if self.extent is None else (self.extent,)))
 
 
-def render_row(form: RowForm, bodies: Sequence[Keys], vectors: Vectors) -> str:
+def render_row(form: RowForm, bodies: Sequence[Keys], vectors: Vectors) -> Rendered:
     """The LLVM IR of a row kernel that writes something: `bodies` are those of its passes, then what is stored;
     buffers are numbered as the function's arguments, the output 0.
 
@@ -89,7 +91,8 @@ def render_row(form: RowForm, bodies: Sequence[Keys], vectors: Vectors) -> str:
         if rows:
             writer.enter(-1)
     from_level(0)
-    return b.function(FUNCTION, parameters, [size.text for size in present[-1].dims.values()])
+    text = b.function(FUNCTION, parameters, [size.text for size in present[-1].dims.values()])
+    return Rendered(text, tuple({lanes: None for writer in present for lanes in writer.narrow}))
 
 
 def _begin(writer: NestWriter, reduced: list[Value]) -> None:
@@ -115,7 +118,7 @@ def _pass_nest(form: RowForm, position: int, keys: Keys, vectors: Vectors) -> Ne
         loops = [*rows, Loop(ALONG, form.extent, False)]
         store = _row_major(form.shape) * form.extent + ex.var(ALONG)
     nest = Nest(terms[-1].dtype, combine, loops, terms, [len(terms) - 1], [store], rows=len(rows))
-    nest.in_place = form.in_place and combine is None
+    nest.in_place, nest.wide = form.in_place and combine is None, form.wide
     return schedule_pass(nest, vectors)
 
 

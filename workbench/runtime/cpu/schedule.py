@@ -47,6 +47,8 @@ class Form:
     combine: str | None = None
     order: str = "inner"
     in_place: bool = False
+    wide: bool = False
+    """For sizes of which indices need 64 bits in lanes too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Nest:
     extents: dict[str, Dim] = field(default_factory=dict)
     rows: int = 0
     in_place: bool = False
+    wide: bool = False
 
     @property
     def kept(self) -> int:
@@ -101,7 +104,7 @@ def schedule(form: Form, terms: list[Term], vectors: Vectors) -> Nest:
     strides = [lay.numel(form.shape[i + 1 :]) for i in range(len(form.shape))]
     store = sum((axis(i) * s for i, s in enumerate(strides)), start=ex.ZERO)
     nest = new_nest(Nest(terms[-1].dtype, form.combine, loops, terms, [len(terms) - 1], [store]))
-    nest.in_place = form.in_place
+    nest.in_place, nest.wide = form.in_place, form.wide
     inner_vector = form.combine is None or form.order == "inner"
     _split_axes(nest, inner_vector)
     _merge_axes(nest)
