@@ -336,7 +336,7 @@ def test_code_names_its_sizes_and_shares_its_source() -> None:
     assert [launch.name for launch in plan.launches] == ["map Sqrt nx8", "map Sqrt mx8"]
     assert [launch.sizes for launch in plan.launches] == [(3,), (5,)]  # type: ignore[union-attr]
     assert len(plan.sources) == 1
-    assert shown((N * 4, N * N + M * 3 + M * N * 5), {"n": 2, "m": 3}) == "(n*4)x43"
+    assert shown((N * 4, N * N + M * 3 + M * N * 5 + 1000), {"n": 2, "m": 3}) == "(n*4)x1043"
 
 
 @pytest.mark.parametrize("dims", [{"n": 1, "m": 1}, {"n": 5, "m": 3}, {"n": 0, "m": 2}])
@@ -372,3 +372,20 @@ def test_plans_share_an_arena_that_grows() -> None:
         x = np.arange(n, dtype=np.float32)
         assert np.array_equal(loaded[n].run({0: x})[0], 4 * x)
     assert arena.nbytes == plan_arena(program, {"n": 4000})[1] == prod((2, 16000)) + 2 * (-16000 % 64)
+
+
+@pytest.mark.parametrize("vectors", [Vectors(16, 16), Vectors(16, 4)])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 17, 5), (4, 16, 9), (9, 40, 3), (18, 7, 20)])
+def test_products_of_matrices_of_any_size(
+    sizes: tuple[int, int, int], vectors: Vectors, run_kernel: RunKernel, expected_kernel: RunKernel
+) -> None:
+    """Rows are taken in blocks that share what they load, and those left over one by one."""
+    m, n, k = sizes
+    rng = np.random.default_rng(m)
+    product = Apply("Mul", (Load(1, axis(1) * M + axis(3), dt.F64), Load(2, axis(3) * N + axis(2), dt.F64)), dt.F64)
+    body = Apply("Add", (product, Load(3, axis(0), dt.F64)), dt.F64)
+    arrays = {1: rng.standard_normal(m * k), 2: rng.standard_normal(k * n), 3: rng.standard_normal(2)}
+    rows, dims = ex.var("rows"), {"rows": m, "n": n, "m": k}
+    kernel = ReduceKernel(0, (2, rows, N), M, "sum", body, "outer", (0,))
+    got = run_kernel(kernel, arrays, np.dtype(float), vectors, dims)
+    assert close(got, expected_kernel(kernel, arrays, got.dtype, dims), dt.F64)

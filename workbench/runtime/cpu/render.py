@@ -100,12 +100,21 @@ class NestWriter:
         self._outer: list[tuple[dict[str, Value], dict[int, str], dict[tuple[str, str, int], Value]]] = []
         self.parts = {t: self._by_level(term.address) for t, term in enumerate(nest.terms) if term.buffer >= 0}
         self.store_parts = [self._by_level(store) for store in nest.stores]
+        self.rest: NestWriter | None = None
+        """Writes what is left of a loop that takes blocks. It shares the loops around that one."""
+        if nest.rest is not None:
+            self.rest = NestWriter(nest.rest, builder, parameters, dims)
+            self.rest.narrow = self.narrow
+            self.shared = next(i for i, loop in enumerate(nest.loops) if loop not in nest.rest.loops)
         self.splat = {a for term in nest.terms if term.vector for a in term.args} | set(nest.roots)
 
     def module(self) -> str:
         """The whole source."""
         self.start()
         self.enter(-1)
+        if self.rest is not None:
+            self.rest.start()
+            self.rest.enter(-1)
         self._from(0, [])
         return self.b.function(FUNCTION, self.parameters, [size.text for size in self.dims.values()])
 
@@ -167,14 +176,31 @@ class NestWriter:
         if level == nest.vector:
             return self._vector_loop(level, carried)
         loop = nest.loops[level]
+        if loop.step > 1 and not isinstance(loop.extent, int):
+            return self._block_loop(level, loop.extent, loop.step)
 
         def body(i: Value, inner: list[Value]) -> list[Value]:
             start = i
             if isinstance(loop.extent, int) and loop.extent % loop.step:
                 start = self._clamped(i, loop.extent - loop.step)
-            return self._inside(level, start, [], lambda: self._from(level + 1, inner))
+            return self._inside(level, start, [], lambda: beside(start, inner))
+
+        def beside(i: Value, inner: list[Value]) -> list[Value]:
+            if self.rest is None or level >= self.shared:
+                return self._from(level + 1, inner)
+            return self.rest._inside(level, i, [], lambda: self._from(level + 1, inner))
 
         return self.loop(loop.extent, loop.step, carried, body)
+
+    def _block_loop(self, level: int, extent: Expr, step: int) -> list[Value]:
+        """A kept loop in blocks of `step`, and the last values one by one."""
+        rest, b, end = self.rest, self.b, self._size(extent)
+        assert rest is not None
+        start = b.constant("i64", 0)
+        main = b.binary("sub", end, b.binary("urem", end, b.constant("i64", step)))
+        b.open_loop(start, main, step, [], lambda i, _: self._inside(level, i, [], lambda: self._from(level + 1, [])))
+        b.open_loop(main, end, 1, [], lambda i, _: rest._inside(level, i, [], lambda: rest._from(level + 1, [])))
+        return []
 
     def loop(
         self, extent: Dim, step: int, carried: list[Value], body: Callable[[Value, list[Value]], list[Value]]

@@ -86,6 +86,9 @@ class Nest:
     rows: int = 0
     in_place: bool = False
     wide: bool = False
+    rest: Nest | None = None
+    """Where a loop takes blocks of an extent that need not be a multiple of them: the nest for what is left, with the
+    same loops but for that one, which goes step by step."""
 
     @property
     def kept(self) -> int:
@@ -114,6 +117,8 @@ def schedule(form: Form, terms: list[Term], vectors: Vectors) -> Nest:
     _choose_width(nest, vectors)
     _jam_rows(nest, vectors)
     place(nest)
+    if nest.rest is not None:
+        place(nest.rest)
     return nest
 
 
@@ -351,17 +356,16 @@ def _jam_rows(nest: Nest, vectors: Vectors) -> None:
         return
     along = nest.loops[nest.vector].name
     loaded = [v for t in nest.terms if t.op == "load" and along in (v := ex.variables(t.address))]
-    shared = [
-        (x, x.extent)
-        for x in nest.loops[: nest.kept - 1]
-        if isinstance(x.extent, int) and any(x.name not in names for names in loaded)
-    ]
+    shared = [x for x in nest.loops[: nest.kept - 1] if any(x.name not in names for names in loaded)]
     weight = sum(_weight(t) for t in nest.terms)
     most = min(4, vectors.accumulators // nest.unroll, 128 // max(1, weight * nest.unroll))
     if not shared or most < 2:
         return
-    loop, extent = shared[-1]
-    rows = min(most, extent)
+    loop = shared[-1]
+    rows = min(most, loop.extent) if isinstance(loop.extent, int) else most
+    if not isinstance(loop.extent, int):
+        loops, extents, terms = list(nest.loops), dict(nest.extents), [replace(term) for term in nest.terms]
+        nest.rest = replace(nest, loops=loops, extents=extents, terms=terms)
     jammed = Loop(f"{loop.name}j", loop.extent, False, rows)
     nest.loops[nest.loops.index(loop)] = jammed
     nest.extents[jammed.name] = jammed.starts
