@@ -563,13 +563,6 @@ def size(a: Expr) -> int:
     return total
 
 
-def name_of(a: int | Expr) -> str | None:
-    """The name of the variable that `a` is; None where it is more than that."""
-    names = variables(a)
-    name = next(iter(names)) if len(names) == 1 else None
-    return name if name is not None and a is var(name) else None
-
-
 def slope(a: Expr, name: str) -> Expr | None:
     """`c` when `a == name*c + rest` with c and rest free of `name`: how far one step of it moves; else None."""
     total: dict[Product, int] = {}
