@@ -121,7 +121,9 @@ def _import_options(command: argparse.ArgumentParser) -> None:
         "--dim", action="append", default=[], metavar="NAME=VALUE", help="a named dimension's value to profile at"
     )
     command.add_argument("--random-weights", action="store_true", help="profile a model whose weights are missing")
-    command.add_argument("--allow-opaque", action="store_true", help="run unsupported operators outside the compiler")
+    command.add_argument(
+        "--allow-opaque", action="store_true", help="onnxruntime, or onnx's reference, runs what is not lowered"
+    )
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -213,8 +213,48 @@ def test_a_sum_over_another_axis_of_a_scaled_tensor_is_no_contraction() -> None:
 def test_a_custom_operator_is_no_contraction() -> None:
     graph = Graph()
     x = graph.add(ops.Input("x"), [], (4,), dt.F32)
-    graph.custom_ops[0] = CustomOpSpec("Custom", b"", ())
+    graph.custom_ops[0] = CustomOpSpec("Custom", "Custom", b"")
     y = graph.add(ops.CustomOp(0), [whole(x)], (4,), dt.F32)
     graph.add(ops.Output("y"), [whole(y)], (4,), dt.F32)
     assert breaks.heavy_nodes(graph) == set()
-    assert find_breaks(graph, "auto") == frozenset()
+    assert breaks.automatic_breaks(graph) == []
+
+
+def custom_in_each_layer(layers: int = 4) -> Graph:
+    """x + custom(x @ w) @ v for each layer."""
+    rng, graph = np.random.default_rng(0), Graph()
+    x = graph.add(ops.Input("x"), [], (1, 4, 8), dt.F32)
+    for i in range(layers):
+        w, v = (constant(graph, rng.standard_normal((8, 8)).astype(np.float32), n) for n in "wv")
+        h = linear(graph, x, w, f"layers.{i}.up")
+        graph.custom_ops[i] = CustomOpSpec(f"odd{i}", "Custom", b"")
+        odd = graph.add(ops.CustomOp(i), [whole(h)], h.shape, dt.F32, f"layers.{i}.odd")
+        x = elementwise(graph, "Add", linear(graph, odd, v, f"layers.{i}.down"), x, label=f"layers.{i}.add")
+    graph.add(ops.Output("y"), [whole(x)], x.shape, dt.F32)
+    return graph
+
+
+@pytest.mark.parametrize("mode", ["auto", "explicit", r"add$"])
+def test_custom_operators_are_chunks_of_their_own_and_layers_stay_alike(mode: str) -> None:
+    graph = custom_in_each_layer()
+    chunks = split(graph, find_breaks(graph, mode))
+    alone = [c for c in chunks if any(isinstance(graph[n].op, ops.CustomOp) for n in c.nodes)]
+    assert [len(c.nodes) for c in alone] == [1] * 4
+    programs = [emit(graph, c.nodes, c.inputs, c.outputs) for c in chunks]
+    groups = group([p.digest for p in programs])
+    assert len([g for g in groups if chunks[g.representative] in alone]) == 1
+    assert len(groups) <= 5  # with a first and a last part that may be others
+    assert find_breaks(graph, "none") == frozenset()
+
+
+def test_chunks_of_different_custom_operators_are_no_group() -> None:
+    graph = custom_in_each_layer()
+    graph.custom_ops[2] = CustomOpSpec("odd2", "Other", b"")
+    chunks = split(graph, find_breaks(graph, "auto"))
+    groups = group([emit(graph, c.nodes, c.inputs, c.outputs).digest for c in chunks])
+    members = [
+        len(g.members)
+        for g in groups
+        if isinstance(graph[chunks[g.representative].nodes[0]].op, ops.CustomOp)
+    ]
+    assert sorted(members) == [1, 3]

@@ -150,7 +150,7 @@ def test_dead_nodes_are_in_no_chunk() -> None:
 
 def test_a_custom_operator_is_run_once() -> None:
     graph = Graph()
-    graph.custom_ops[0] = CustomOpSpec("Custom", b"", ())
+    graph.custom_ops[0] = CustomOpSpec("Custom", "Custom", b"")
     x = graph.add(ops.Input("x"), [], (1, 2, 4), dt.F32)
     custom = graph.add(ops.CustomOp(0), [whole(x)], (1, 2, 4), dt.F32)
     weight = constant(graph, np.ones((4, 4), np.float32))

@@ -76,7 +76,7 @@ def test_everything_else_is() -> None:
 def test_custom_operators_are_numbered_within_the_chunk() -> None:
     def graph_with(custom_id: int) -> Graph:
         graph = Graph()
-        graph.custom_ops[custom_id] = CustomOpSpec("Custom", b"", ())
+        graph.custom_ops[custom_id] = CustomOpSpec("Custom", "Custom", b"")
         x = graph.add(ops.Input("x"), [], (2,), dt.F32)
         y = graph.add(ops.CustomOp(custom_id), [whole(x)], (2,), dt.F32)
         graph.add(ops.Output("y"), [whole(y)], (2,), dt.F32)

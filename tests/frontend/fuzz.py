@@ -325,7 +325,8 @@ def outcome(path: Path) -> str:
     from workbench.session.spec import SessionSpec
 
     try:
-        inspect_model(SessionSpec(model=str(path), allow_opaque=path.stat().st_size % 16 == 0), path.parent)
+        opaque = path.stat().st_size % 16 == 0
+        inspect_model(SessionSpec(model=str(path), allow_opaque=opaque), path.parent, try_opaque=opaque)
     except WorkbenchError as error:
         text = str(error)
         if not text.isprintable() or len(text) > 4000:

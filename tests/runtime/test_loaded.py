@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from msgspec import structs
 
 from workbench.errors import InputError, UnavailableError, WorkbenchError
 from workbench.ir import dtype as dt
+from workbench.ir.hlir import CustomOpSpec
 from workbench.ir.llir import Apply, Buffer, Load, MapKernel, OpaqueCall, Program, axis
 from workbench.runtime import describe_devices, get_runtime
 from workbench.runtime.compare import compare
+from workbench.runtime.opaque import Evaluation
 from workbench.runtime.protocol import NativeLaunch
 
 RUNTIME = get_runtime("cpu")
@@ -73,17 +78,28 @@ def test_a_source_that_llvm_rejects_is_named_among_others() -> None:
         RUNTIME.load(worse, {})
 
 
-def custom(op_type: str, **attributes: object) -> tuple[str, bytes, tuple[tuple[str, int], ...]]:
+def custom(op_type: str, outputs: int = 1, runner: str = "onnxruntime", **attributes: object) -> list[CustomOpSpec]:
+    """A node of operator `op_type` on one f32 matrix, as one custom operator per output."""
     import onnx
 
-    node = onnx.helper.make_node(op_type, ["a", "", "a"] if op_type == "Clip" else ["a"], ["b"], **attributes)
-    return op_type, node.SerializeToString(), (("", 18),)
+    names = [f"y{i}" for i in range(outputs)]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(op_type, ["a"], names, **attributes)],
+        "g",
+        [onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [None, None])],
+        [onnx.helper.make_empty_tensor_value_info(name) for name in names],
+    )
+    imports = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+    return [CustomOpSpec("odd\n", op_type, model, i, runner) for i in range(outputs)]
 
 
-def test_custom_operators_run_on_the_host() -> None:
+@pytest.mark.parametrize("runner", ["onnxruntime", "reference"])
+def test_custom_operators_run_on_the_host(runner: str) -> None:
     buffers = [Buffer(0, dt.F32, 6, "input", 0), Buffer(1, dt.F32, 6, "output", 1)]
     program = Program(buffers, [OpaqueCall(1, (2, 3), (0,), ((2, 3),), 7, (1,))], [1])
-    loaded = RUNTIME.load(RUNTIME.plan(program, {7: custom("LpNormalization", axis=1)}), {})
+    (spec,) = custom("LpNormalization", 1, runner, axis=1)
+    loaded = RUNTIME.load(RUNTIME.plan(program, {7: spec}), {})
     x = np.arange(1, 7, dtype=np.float32)
     rows = x.reshape(2, 3)
     np.testing.assert_allclose(loaded.run({0: x})[0].reshape(2, 3), rows / np.linalg.norm(rows, axis=1, keepdims=True))
@@ -94,9 +110,38 @@ def test_a_custom_operator_that_fails_or_is_unknown_is_an_error() -> None:
     program = Program(buffers, [OpaqueCall(1, (2, 3), (0,), ((2, 3),), 7, (1,))], [1])
     with pytest.raises(WorkbenchError, match="7"):
         RUNTIME.plan(program, {})
-    loaded = RUNTIME.load(RUNTIME.plan(program, {7: custom("NoSuchOperator")}), {})
-    with pytest.raises(WorkbenchError, match="custom operator"):
-        loaded.run({0: np.zeros(6, np.float32)})
+    for runner in ("onnxruntime", "reference"):
+        (unknown,) = custom("NoSuchOperator", 1, runner)
+        with pytest.raises(WorkbenchError, match=rf"custom odd\\n 2x3 failed in {runner}: .*NoSuchOperator") as error:
+            RUNTIME.load(RUNTIME.plan(program, {7: unknown}), {}).run({0: np.zeros(6, np.float32)})
+        assert "\n" not in str(error.value)
+        (turned,) = custom("Transpose", 1, runner)  # of another shape than the program says
+        loaded = RUNTIME.load(RUNTIME.plan(program, {7: turned}), {})
+        with pytest.raises(WorkbenchError, match=r"custom odd\\n 2x3 (failed|gave \[3, 2\])"):
+            loaded.run({0: np.zeros(6, np.float32)})
+
+
+@pytest.mark.parametrize("runner", ["onnxruntime", "reference"])
+def test_several_outputs_of_a_custom_operator_are_one_run(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = [Buffer(0, dt.F32, 6, "input", 0), Buffer(1, dt.F32, 2, "output", 1), Buffer(2, dt.F32, 4, "output", 2)]
+    calls = [OpaqueCall(1 + i, (2, 1 + i), (0,), ((2, 3),), i, (1 + i,)) for i in range(2)]
+    specs = dict(enumerate(custom("Split", 2, runner, axis=1, num_outputs=2)))
+    specs = {0: replace(specs[0], output=1), 1: replace(specs[1], output=0)}  # the smaller part is the last
+    runs: list[int] = []
+    run = Evaluation.run
+
+    def counted(self: Evaluation, operands: Sequence[np.ndarray]) -> None:
+        runs.append(1)
+        run(self, operands)
+
+    monkeypatch.setattr(Evaluation, "run", counted)
+    loaded = RUNTIME.load(RUNTIME.plan(Program(buffers, calls, [1, 2]), specs), {})
+    for seed in range(2):
+        x = np.random.default_rng(seed).standard_normal((2, 3)).astype(np.float32)
+        last, first = loaded.run({0: x.reshape(-1)})
+        np.testing.assert_array_equal(first.reshape(2, 2), x[:, :2])
+        np.testing.assert_array_equal(last.reshape(2, 1), x[:, 2:])
+    assert len(runs) == 2
 
 
 def test_a_kernel_for_a_missing_dtype_is_refused_when_planned() -> None:

@@ -249,7 +249,7 @@ def test_a_custom_operator_is_called_under_its_members_own_number(saturator: Sat
     x = graph.add(ops.Input("x"), [], (2, 3), dt.F32, "x")
     values = [x]
     for custom_id in (4, 7):
-        graph.custom_ops[custom_id] = CustomOpSpec("Custom", b"", ())
+        graph.custom_ops[custom_id] = CustomOpSpec("Custom", "Custom", b"")
         values.append(graph.add(ops.CustomOp(custom_id), [whole(v) for v in values], (2, 3), dt.F32))
     graph.add(ops.Output("y"), [whole(values[-1])], (2, 3), dt.F32)
     case = saturated(saturator, graph)

@@ -24,18 +24,27 @@ MODES = ("auto", "none", "explicit")
 def find_breaks(graph: Graph, mode: str) -> frozenset[int]:
     """Node ids behind which to cut. `mode` is auto, none, explicit, or a regular expression on node labels.
 
-    GraphBreak nodes in the model always cut, but for mode none. Raises WorkbenchError for a bad expression or one
-    that matches nothing."""
+    GraphBreak nodes in the model always cut, and so do custom operators, before and behind, but for mode none. Raises
+    WorkbenchError for a bad expression or one that matches nothing."""
     explicit = frozenset(n.id for n in graph if isinstance(n.op, ops.GraphBreak))
+    around = breaks_around(graph)
     match mode:
         case "none":
             return frozenset()
         case "explicit":
-            return explicit
+            return explicit | around
         case "auto":
-            return explicit or frozenset(automatic_breaks(graph))
+            return around | (explicit or frozenset(automatic_breaks(graph)))
         case _:
-            return explicit | _breaks_by_name(graph, mode)
+            return explicit | around | _breaks_by_name(graph, mode)
+
+
+def breaks_around(graph: Graph) -> frozenset[int]:
+    """Custom operators, and what is computed for them."""
+    custom = [n for n in graph if isinstance(n.op, ops.CustomOp)]
+    read = (graph[o.source] for n in custom for o in n.operands)
+    computed = (n.id for n in read if not isinstance(n.op, ops.Input | ops.Constant))
+    return frozenset(n.id for n in custom) | frozenset(computed)
 
 
 def _breaks_by_name(graph: Graph, pattern: str) -> frozenset[int]:

@@ -40,7 +40,7 @@ def output_value(graph: Graph, output: int) -> int:
 def split(graph: Graph, cuts: Iterable[int]) -> list[Chunk]:
     """Chunks in execution order. Every live node is in at least one."""
     behind = set(cuts)
-    levels = cut_levels(graph, behind)
+    levels = _levels(graph, behind)
     heavy = heavy_nodes(graph)
     results = {output_value(graph, o) for o in graph.outputs}
     home = _homes(graph, levels, heavy, results | behind)
@@ -67,6 +67,20 @@ def split(graph: Graph, cuts: Iterable[int]) -> list[Chunk]:
                 Chunk(len(chunks), tuple(walk.nodes), tuple(walk.inputs), outputs, begins.get(level, ""))
             )
     return chunks
+
+
+def _levels(graph: Graph, behind: set[int]) -> dict[int, int]:
+    """The number of cuts behind each node, doubled. A custom operator that is cut off on all sides is one below the
+    others of its number, so that it is a chunk of its own: nothing there depends on it, nor it on anything there."""
+    found = cut_levels(graph, behind)
+    return {i: 2 * level - _is_cut_off(graph, graph[i], behind) for i, level in found.items()}
+
+
+def _is_cut_off(graph: Graph, node: Node, behind: set[int]) -> bool:
+    if not isinstance(node.op, ops.CustomOp) or node.id not in behind:
+        return False
+    sources = (graph[o.source] for o in node.operands)
+    return all(s.id in behind or isinstance(s.op, ops.Input | ops.Constant) for s in sources)
 
 
 def _homes(graph: Graph, levels: Mapping[int, int], heavy: set[int], asked_for: set[int]) -> dict[int, int]:

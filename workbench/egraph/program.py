@@ -151,7 +151,11 @@ class _Writer:
 
     def node(self, node: Node) -> None:
         term = self._term(node)
-        self.line(f"(let {self._define(node)} {term})", self._comment(node))
+        code = f"(let {self._define(node)} {term})"
+        normal = None
+        if isinstance(node.op, ops.CustomOp):  # different operators are different chunks, whatever their attributes
+            normal = f"{code} ; {self.graph.custom_ops[node.op.id].operator}"
+        self.line(code, self._comment(node), normal)
         self.lines[node.id] = len(self.text)
 
     def _define(self, node: Node) -> str:

@@ -56,11 +56,12 @@ class NamedDims:
     def shape(self, input_name: str, dims: Sequence[Any]) -> tuple[Dim, ...]:
         """The extents that an input's TensorShapeProto.Dimensions stand for."""
         return tuple(
-            int(d.dim_value) if _is_known(d) else self._extent(self.names[_original(input_name, axis, d)])
+            int(d.dim_value) if _is_known(d) else self.extent(self.names[_original(input_name, axis, d)])
             for axis, d in enumerate(dims)
         )
 
-    def _extent(self, name: str) -> Dim:
+    def extent(self, name: str) -> Dim:
+        """What the dimension that the graph calls `name` stands for."""
         extent = self.equal.get(name, ex.var(name))
         return ex.as_dim(ex.substitute(ex.as_expr(extent), self.closed))
 

@@ -16,32 +16,44 @@ from workbench.frontend import operators as _operators  # registers the table's 
 from workbench.frontend.builder import Builder
 from workbench.frontend.coverage import OperatorUse, operator_uses
 from workbench.frontend.dims import NamedDims
+from workbench.frontend.inference import Trials
 from workbench.frontend.lowering import Lowering
 from workbench.frontend.model_file import ModelFile, open_model
-from workbench.frontend.opaque import OpaqueOperators
+from workbench.frontend.opaque import OpaqueOperators, OpaqueUse
 from workbench.frontend.scope import Scope
 from workbench.frontend.tensors import TensorReader
-from workbench.frontend.values import SUPPORTED, NotKnownError, UnequalDimsError, Value, View, graph_dtype
+from workbench.frontend.values import (
+    SUPPORTED,
+    NotKnownError,
+    NotLoweredError,
+    UnequalDimsError,
+    Value,
+    View,
+    graph_dtype,
+)
 from workbench.ir import ops
 from workbench.ir.dtype import DType
 from workbench.ir.hlir import Graph
 from workbench.ir.layout import Dim
 
 assert _operators
+MOST_SHOWN = 4
+"""Unsupported operators that an error lists."""
+
 
 @dataclass(slots=True)
 class Imported:
     """An imported model. `parameters` counts the elements of its initializers of floats and bytes, `missing_weights`
-    names those whose file is not there, `unsupported` the operators kept as opaque ones, by how often. `fixed_dims` are
-    named dimensions that the model's structure depends on: the graph is for these values of them alone. `dim_names` is
-    what the graph calls the named dimensions, by what the model does. `equal_dims` are those that the model uses as if
-    they were equal to others, and what they are equal to; the graph does not have them."""
+    names those whose file is not there, `opaque` the nodes that are run as they are. `fixed_dims` are named dimensions
+    that the model's structure depends on: the graph is for these values of them alone. `dim_names` is what the graph
+    calls the named dimensions, by what the model does. `equal_dims` are those that the model uses as if they were equal
+    to others, and what they are equal to; the graph does not have them."""
 
     graph: Graph
     onnx_nodes: int
     parameters: int
     missing_weights: list[str] = field(default_factory=list)
-    unsupported: dict[str, int] = field(default_factory=dict)
+    opaque: tuple[OpaqueUse, ...] = ()
     fixed_dims: dict[str, int] = field(default_factory=dict)
     dim_names: dict[str, str] = field(default_factory=dict)
     equal_dims: dict[str, Dim] = field(default_factory=dict)
@@ -60,20 +72,20 @@ def import_model(
 
     `dims` gives named dimensions their representative values; they stay symbolic, but for those whose value decides
     what there is to compute (the length of an unrolled loop). With `random_weights`, constants whose file is missing
-    get made-up data when loaded. With `allow_opaque`, operators that are not lowered become CustomOp nodes where their
-    result's shape is known. `known` gives inputs of the model values (None: absent) that hold for every run; they are
-    no inputs of the graph then. `input_shapes` are shapes that some inputs will have: the named dimensions that `dims`
-    does not give take their values from these, where the ranks agree.
+    get made-up data when loaded. With `allow_opaque`, operators that are not lowered become CustomOp nodes where
+    somebody can run them and their results' shapes are known. `known` gives inputs of the model values (None: absent)
+    that hold for every run; they are no inputs of the graph then. `input_shapes` are shapes that some inputs will have:
+    the named dimensions that `dims` does not give take their values from these, where the ranks agree.
 
     Raises ModelError; of these, NotKnownError when more had to be known: its `inputs` say of what."""
-    with _no_collection(), np.errstate(all="ignore"):
+    with _no_collection(), np.errstate(all="ignore"), Trials() as trials:
         file = open_model(model)
         fixed: frozenset[str] = frozenset()
         equal: dict[str, Dim] = {}
         while True:
             named = NamedDims(dims or {}, input_shapes or {}, fixed, equal)
             try:
-                return _Import(file, named, random_weights, allow_opaque, known or {}).run()
+                return _Import(file, named, random_weights, trials if allow_opaque else None, known or {}).run()
             except NotKnownError as error:
                 if error.dims <= fixed:
                     raise
@@ -103,7 +115,7 @@ class _Import:
         model: ModelFile,
         dims: NamedDims,
         random_weights: bool,
-        allow_opaque: bool,
+        trials: Trials | None,
         known: Mapping[str, np.ndarray | None],
     ) -> None:
         self.model = model
@@ -112,7 +124,7 @@ class _Import:
         self.initializers = {t.name: t for t in model.graph.initializer}
         self.known = known
         self.dims = dims
-        self.opaque = OpaqueOperators(model) if allow_opaque else None
+        self.opaque = None if trials is None else OpaqueOperators(model, self.builder, dims, trials)
         self.scope = Scope(model.opsets, self.initializers)
         self.lowering = Lowering(self.builder, self.tensors, self.opaque)
 
@@ -135,14 +147,12 @@ class _Import:
             self.model.path.stem, [(v.name, self._output(v.name)) for v in self.model.graph.output]
         )
         graph.dims.update(self.dims.open)
-        if self.opaque is not None:
-            graph.custom_ops.update(self.opaque.specs)
         return Imported(
             graph,
             len(self.model.graph.node),
             sum(_weight_elements(t) for t in self.initializers.values()),
             self.tensors.missing,
-            dict(self.opaque.used) if self.opaque is not None else {},
+            () if self.opaque is None else self.opaque.finish(graph),
             self.dims.closed,
             self.dims.names,
             self.dims.equal,
@@ -164,14 +174,13 @@ class _Import:
         return tuple(sorted(names))
 
     def _check_operators(self) -> None:
-        missing = [use for use in operator_uses(self.model.nodes, self.model.opsets) if not use.supported]
         if self.opaque is not None:
-            missing = [use for use in missing if not self.opaque.can_hold(use)]
+            return
+        missing = [use for use in operator_uses(self.model.nodes, self.model.opsets) if not use.supported]
         if missing:
-            raise ModelError(
-                "unsupported operators: " + ", ".join(_unsupported_text(use) for use in missing),
-                _advice(missing, self.opaque is not None),
-            )
+            shown = ", ".join(_unsupported_text(use) for use in missing[:MOST_SHOWN])
+            more = f" and {len(missing) - MOST_SHOWN} more" if len(missing) > MOST_SHOWN else ""
+            raise NotLoweredError(f"unsupported operators: {shown}{more}", _advice(missing))
 
     def _input(self, given: Any) -> View:
         tensor = _tensor_type(given)
@@ -181,6 +190,11 @@ class _Import:
         return self.builder.unique_node(ops.Input(given.name), (), shape, dtype)
 
     def _output(self, name: str) -> View:
+        unheld = self.scope.unheld_value(name)
+        if unheld is not None:
+            raise NotLoweredError(
+                f"output '{printable(name)}' is {unheld.kind}", "what a model gives must be a tensor of a known shape"
+            )
         value = self.lowering.value(name, self.scope)
         if value is None:
             raise ModelError(f"output '{printable(name)}' has no value")
@@ -230,15 +244,14 @@ def _weight_elements(tensor: Any) -> int:
     return count
 
 
-def _advice(missing: Sequence[OperatorUse], opaque: bool) -> str:
+def _advice(missing: Sequence[OperatorUse]) -> str:
     """What to do about operators that are not supported."""
-    said = [] if opaque else ["opaque operators can be allowed where their shapes are known"]
     if any(use.domain == "com.microsoft" for use in missing):
-        said.append(
+        return (
             "com.microsoft is onnxruntime's own: quantize with QuantFormat.QDQ, and keep models as they are before it "
             "optimizes them"
         )
-    return "; ".join(said)
+    return ""
 
 
 def _unsupported_text(use: OperatorUse) -> str:

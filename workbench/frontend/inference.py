@@ -1,41 +1,85 @@
-"""ONNX's own shape inference, in a process of its own: on some malformed models it does not raise but crashes."""
+"""What opaque operators yield and who can run them, asked of a process of its own (see `runtime.trial`)."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 import subprocess
 import sys
+import time
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from workbench.errors import ModelError, printable
+import msgspec
 
-_PATIENCE = 120
-"""Seconds."""
-_CHILD = """
-import json, sys
-import onnx
+from workbench import frames
+from workbench.frontend.values import NotLoweredError
+from workbench.trials import Trial
 
-proto = onnx.shape_inference.infer_shapes(onnx.ModelProto.FromString(sys.stdin.buffer.read()))
-found = []
-for value in (*proto.graph.value_info, *proto.graph.output):
-    tensor = value.type.tensor_type
-    if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
-        found.append((value.name, tensor.elem_type, [d.dim_value for d in tensor.shape.dim]))
-print(json.dumps(found))
-"""
+PATIENCE = 120.0
+"""Seconds for one answer."""
 
 
-def static_types(proto: Any) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Element type (TensorProto.DataType) and shape of every value of the model for which both are static.
+class Trials:
+    """The process, started when first asked and again after it was lost. Equal models are asked about once."""
 
-    Raises ModelError when they cannot be inferred."""
-    command = [sys.executable, "-P", "-c", _CHILD]  # -P: nothing is imported from the folder this runs in
-    try:
-        done = subprocess.run(command, input=proto.SerializeToString(), capture_output=True, timeout=_PATIENCE)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise ModelError(f"the shapes of opaque operators cannot be inferred: {printable(str(error))}") from error
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        reason = printable(lines[-1]) if lines else "onnx's shape inference crashed on this model"
-        raise ModelError(f"the shapes of opaque operators cannot be inferred: {reason}")
-    return {name: (element, tuple(shape)) for name, element, shape in json.loads(done.stdout)}
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._known: dict[bytes, Trial] = {}
+        self._decoder = msgspec.msgpack.Decoder(Trial)
+
+    def of(self, model: bytes) -> Trial:
+        """What a serialized model yields. Raises NotLoweredError where the process does not survive it."""
+        found = self._known.get(model)
+        if found is None:
+            found = self._known[model] = self._asked(model)
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        process.wait()
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _asked(self, model: bytes) -> Trial:
+        process = self._started()
+        try:
+            frames.send(process.stdin, model)  # type: ignore[arg-type]
+            return self._decoder.decode(frames.receive(process.stdout, time.monotonic() + PATIENCE))  # type: ignore[arg-type]
+        except frames.TimedOut:
+            self.close()
+            raise NotLoweredError(f"what it yields was not known after {PATIENCE:.0f} s") from None
+        except (frames.Closed, msgspec.DecodeError):
+            self.close()
+            raise NotLoweredError("onnx's shape inference or onnxruntime crashed on it") from None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            environment: dict[str, Any] = dict(os.environ)
+            root = str(Path(__file__).resolve().parents[2])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+            self._process = subprocess.Popen(
+                # -P: no modules from the directory that the command was called in
+                [sys.executable, "-P", "-m", "workbench.runtime.trial"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                bufsize=0,
+            )
+        return self._process

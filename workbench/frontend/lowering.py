@@ -13,13 +13,15 @@ from workbench.frontend.body import Body
 from workbench.frontend.builder import SMALL, Builder, fold
 from workbench.frontend.definitions import definition
 from workbench.frontend.model_file import OnnxNode, body_nodes, node_name, place
-from workbench.frontend.opaque import OpaqueOperators
+from workbench.frontend.opaque import OpaqueOperators, unheld_tensor
+from workbench.frontend.region import Unheld
 from workbench.frontend.registry import Operator, find, foldable, standard
 from workbench.frontend.scope import Scope
 from workbench.frontend.signature import check_types
 from workbench.frontend.tensors import TensorReader
 from workbench.frontend.values import (
     SUPPORTED,
+    NotKnownError,
     NotLoweredError,
     Value,
     View,
@@ -58,6 +60,8 @@ class Lowering:
         holder = scope.holder(name)
         if name in holder.values:
             return holder.values[name]
+        if name in holder.unheld:
+            raise NotLoweredError(f"'{printable(name)}' is {holder.unheld[name].kind}")
         data, shape, dtype = self.tensors.read(holder.initializers[name])
         value: Value
         if not isinstance(data, ExternalData) and data.size <= SMALL:
@@ -78,8 +82,9 @@ class Lowering:
         if scope.given is not None:
             node = _resolved(node, scope.given)
         try:
-            inputs = [self.value(name, scope) for name in node.input]
-            results = self._results(node, inputs, scope)
+            results = self._run_as_it_is(node, scope) if self.opaque is not None else None
+            if results is None:
+                results = self._results(node, [self.value(name, scope) for name in node.input], scope)
             for result in results:
                 if isinstance(result, View):
                     check_extents(result.layout.shape)
@@ -94,10 +99,26 @@ class Lowering:
         if len(results) < len(outputs) and any(outputs[len(results) :]):
             raise ModelError(f"{place(node)}: more outputs than the operator has")
         for name, result in zip(outputs, results, strict=False):
-            if name:
+            if isinstance(result, Unheld):
+                scope.unheld[name] = result
+            elif name:
                 scope.values[name] = result
 
-    def _results(self, node: OnnxNode, inputs: list[Value | None], scope: Scope) -> tuple[Value | None, ...]:
+    def _run_as_it_is(self, node: OnnxNode, scope: Scope) -> tuple[Value | Unheld | None, ...] | None:
+        """The outputs of a node that reads what the graph cannot hold, and so runs with what made that."""
+        for name in node.reads:
+            unheld = scope.unheld_value(name) if name else None
+            if unheld is not None:
+                return self._opaque(node, scope, f"it reads what is {unheld.kind}")
+            if name and unheld_tensor(name, scope) is not None:
+                return self._opaque(node, scope, "it reads an initializer of a type which the graph does not hold")
+        return None
+
+    def _opaque(self, node: OnnxNode, scope: Scope, why: str) -> tuple[Value | Unheld | None, ...]:
+        assert self.opaque is not None
+        return self.opaque.lower(node, scope, lambda name: self.value(name, scope), why)
+
+    def _results(self, node: OnnxNode, inputs: list[Value | None], scope: Scope) -> tuple[Value | Unheld | None, ...]:
         opset = scope.opset(node.domain)
         check_types(node.domain, node.op_type, opset, inputs)
         row = find(node.domain, node.op_type, opset)
@@ -110,10 +131,11 @@ class Lowering:
             if given is inputs:
                 return results
             return half.narrowed(self.builder, node, opset, inputs, results)
-        except NotLoweredError:
-            if self.opaque is None or self._depth:
+        except NotLoweredError as error:
+            # inside an operator's definition the operator as a whole; a dimension is fixed rather
+            if self.opaque is None or scope.given is not None or (isinstance(error, NotKnownError) and error.dims):
                 raise
-            return (self.opaque.node(self.builder, node, inputs),)
+            return self._opaque(node, scope, error.message)
 
     def _apply(
         self, row: Operator, node: OnnxNode, inputs: list[Value | None], scope: Scope

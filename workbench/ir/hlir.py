@@ -50,11 +50,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class CustomOpSpec:
-    """What runs a CustomOp: a serialized ONNX NodeProto with the opset (domain, version) pairs it is read under."""
+    """What a CustomOp is: output number `output` of a serialized ONNX model whose inputs are the operands, in order.
+    `name` is the node's name, verbatim, `operator` what it is, with its domain; `runner` is who runs it (a key of
+    `runtime.opaque.RUNNERS`)."""
 
     name: str
-    node_proto: bytes
-    opsets: tuple[tuple[str, int], ...]
+    operator: str
+    model: bytes
+    output: int = 0
+    runner: str = "reference"
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from workbench.ir.hlir import CustomOpSpec
 from workbench.ir.llir import Program
 
 
@@ -68,8 +69,9 @@ class OpaqueLaunch(msgspec.Struct, frozen=True, tag="opaque", array_like=True):
     shape: tuple[int, ...]
     operands: tuple[int, ...]
     operand_shapes: tuple[tuple[int, ...], ...]
-    node_proto: bytes
-    opsets: tuple[tuple[str, int], ...]
+    model: bytes
+    output: int
+    runner: str
     name: str
     flops: int
     nbytes: int
@@ -150,12 +152,12 @@ class Runtime(Protocol):
         """Bytes that a candidate's arena may take on this machine."""
         ...
 
-    def plan(self, program: Program, custom_ops: Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]) -> Plan:
-        """Kernel sources, calls and arena for `program`. `custom_ops` maps id to (name, node proto, opsets)."""
+    def plan(self, program: Program, custom_ops: Mapping[int, CustomOpSpec]) -> Plan:
+        """Kernel sources, calls and arena for `program`. `custom_ops` are those of the graph, by id."""
         ...
 
     def template(
-        self, program: Program, custom_ops: Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]
+        self, program: Program, custom_ops: Mapping[int, CustomOpSpec]
     ) -> Template:
         """As `plan`, for a program whose sizes depend on named dimensions: kernels that serve every value of them."""
         ...

@@ -131,7 +131,7 @@ class Executable:
             try:
                 program = self.stitched(choice, {})
                 parted = self._parts(program)
-                template = self.runtime.template(parted.rest, custom_op_table(self.graph))
+                template = self.runtime.template(parted.rest, self.graph.custom_ops)
                 self._general[choice] = program, parted, template
             except WorkbenchError as error:
                 self.refused[choice] = str(error)
@@ -153,7 +153,7 @@ class Executable:
 
     def _specialised(self, program: Program) -> Compiled:
         parted = self._parts(program)
-        return Compiled(program, parted, self.runtime.plan(parted.rest, custom_op_table(self.graph)))
+        return Compiled(program, parted, self.runtime.plan(parted.rest, self.graph.custom_ops))
 
     def load(self, compiled: Compiled) -> Loaded:
         """The code of `compiled` with the weights bound, loaded on first use.
@@ -187,7 +187,7 @@ class Executable:
     def _computed_once(self, parted: Parts) -> dict[int, np.ndarray]:
         """The outputs of what is computed once, by buffer; those that are known from another program are not again."""
         if not self._computed.keys() >= set(parted.number.values()):
-            plan = self.runtime.plan(parted.once, custom_op_table(self.graph))
+            plan = self.runtime.plan(parted.once, self.graph.custom_ops)
             arrays = self.runtime.load(plan, self._constants_of(parted.once, {})).run({})
             for buffer, array in zip(parted.once.outputs, arrays, strict=True):
                 self._computed.setdefault(parted.number[buffer], array)
@@ -252,8 +252,3 @@ def _taken(source: np.ndarray | MadeUp) -> int:
     """Bytes of memory that a constant takes beside its file."""
     mapped = not isinstance(source, MadeUp) and source.flags.aligned and place_in_file(source) is not None
     return 0 if mapped else source.nbytes
-
-
-def custom_op_table(graph: Graph) -> dict[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]:
-    """Custom operators as a runtime takes them."""
-    return {i: (spec.name, spec.node_proto, spec.opsets) for i, spec in graph.custom_ops.items()}

@@ -297,7 +297,6 @@ def custom_runner(graph: Graph) -> RunCustomOp:
         from workbench.runtime.opaque import run_opaque
 
         assert isinstance(node.op, ops.CustomOp)
-        spec = graph.custom_ops[node.op.id]
-        return run_opaque(spec.node_proto, spec.opsets, operands)
+        return run_opaque(graph.custom_ops[node.op.id], operands)
 
     return run_custom

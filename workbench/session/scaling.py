@@ -64,7 +64,7 @@ def scaling_report(
 
     Past a size that a limit stops, larger ones are not tried. Raises InputError for a group or a size that cannot be,
     and what importing and saturating raise."""
-    from workbench.frontend import import_model
+    from workbench.session.importing import imported
     from workbench.session.inspection import split_and_group
 
     target = resolved(spec.target)
@@ -76,9 +76,7 @@ def scaling_report(
         path = write_demo(scratch / "demo.onnx")
     with Saturator(files, limits_of(spec)) as saturator:
         rules = saturator.rules
-        graph = import_model(
-            path, dims=spec.representative, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
-        ).graph
+        graph = imported(spec, path).graph
         chunks, _, groups = split_and_group(graph, spec.breaks)
         chosen = _chosen(groups, chunks, group)
         chunk = chunks[chosen.representative]

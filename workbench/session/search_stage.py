@@ -26,7 +26,6 @@ from workbench.search.space import Genome
 from workbench.search.strategies import make_strategy
 from workbench.session import events as ev
 from workbench.session.chunk_values import ChunkValues
-from workbench.session.executable import custom_op_table
 from workbench.session.leading import forget_leading, keep_leading
 from workbench.session.points import as_text
 from workbench.session.rounding import undecided_values
@@ -76,7 +75,7 @@ class DeviceEvaluator:
         }
         self.tolerances = _tolerances(graph, chunk, values, dims)
         worker.bind(self.key, arrays, values.outputs, self.tolerances)
-        self.custom_ops = custom_op_table(graph)
+        self.custom_ops = graph.custom_ops
         self.members = len(group.members)
         self.constants = _constants(session, group)
         self._parted: tuple[Program, Parts] | None = None

@@ -27,7 +27,7 @@ from workbench.errors import (
     WorkbenchError,
     printable,
 )
-from workbench.frontend import Imported, import_model
+from workbench.frontend import Imported
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
 from workbench.ir.layout import show
@@ -41,6 +41,7 @@ from workbench.session import saturation as sat
 from workbench.session.chunk_values import ChunkValues, made_up_values, values_in
 from workbench.session.chunk_verification import verify_chunks
 from workbench.session.executable import Executable
+from workbench.session.importing import imported
 from workbench.session.leading import keep_kernel_times
 from workbench.session.library import directories, place_of
 from workbench.session.memory import WholeModel, weight_bytes
@@ -157,13 +158,7 @@ class CompileSession(Recorded):
         with self._stage("import", printable(self.spec.model)):
             path = self._model_path()
             given = given or find_given(path, self.spec.expected)
-            self.imported = import_model(
-                path,
-                dims=self.spec.representative,
-                random_weights=self.spec.random_weights,
-                allow_opaque=self.spec.allow_opaque,
-                input_shapes=None if given is None else given.input_shapes,
-            )
+            self.imported = imported(self.spec, path, None if given is None else given.input_shapes)
             graph = self.graph
             dims = given_dims(self.imported, self.spec)
             self.expected = None if given is None else expected_of(graph, given, dims)

@@ -38,7 +38,7 @@ def xray_model(spec: SessionSpec, rule: str, node: str | None, group: int | None
     """Import, split, saturate the group in question and X-ray it: the object that `xray --json` prints.
 
     Raises InputError for a rule, node or group that is not there, and what importing and saturating raise."""
-    from workbench.frontend import import_model
+    from workbench.session.importing import imported
     from workbench.session.inspection import split_and_group
 
     own = Path(spec.egg) if spec.egg else None
@@ -55,10 +55,7 @@ def xray_model(spec: SessionSpec, rule: str, node: str | None, group: int | None
         except InputError as error:
             whole = read_library(own, [Path(r) for r in spec.rules], None)
             raise _of_another_target(rule, files, whole) or error from None
-        imported = import_model(
-            path, dims=spec.representative, random_weights=spec.random_weights, allow_opaque=spec.allow_opaque
-        )
-        _, programs, groups = split_and_group(imported.graph, spec.breaks)
+        _, programs, groups = split_and_group(imported(spec, path).graph, spec.breaks)
         done = answer(saturator, groups, programs, rule, node, group)
     found = printed(done)
     found.pop("note")

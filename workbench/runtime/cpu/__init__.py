@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workbench.ir.hlir import CustomOpSpec
 from workbench.ir.llir import Program
 from workbench.runtime import arena
 from workbench.runtime.protocol import Plan, SharedArena
@@ -32,7 +33,7 @@ class CpuRuntime:
         """A safe share of the memory that is free now, in bytes."""
         return arena.memory_limit()
 
-    def plan(self, program: Program, custom_ops: Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]) -> Plan:
+    def plan(self, program: Program, custom_ops: Mapping[int, CustomOpSpec]) -> Plan:
         """As `protocol.Runtime.plan`. Raises WorkbenchError for what this target cannot run."""
         from workbench.runtime.cpu.jit import host_vectors
         from workbench.runtime.cpu.plan import plan_program
@@ -40,7 +41,7 @@ class CpuRuntime:
         return plan_program(program, custom_ops, host_vectors())
 
     def template(
-        self, program: Program, custom_ops: Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]
+        self, program: Program, custom_ops: Mapping[int, CustomOpSpec]
     ) -> PlanTemplate:
         """As `protocol.Runtime.template`. Raises WorkbenchError for what this target cannot run."""
         from workbench.runtime.cpu.jit import host_vectors

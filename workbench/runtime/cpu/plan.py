@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from workbench.errors import WorkbenchError
+from workbench.errors import WorkbenchError, printable
 from workbench.ir import expr as ex
 from workbench.ir import llir
+from workbench.ir.hlir import CustomOpSpec
 from workbench.ir.llir import (
     GemmCall,
     GemmOperand,
@@ -24,7 +25,7 @@ from workbench.runtime.cpu.native import NativeTemplate, native_template, shown,
 from workbench.runtime.cpu.schedule import Vectors
 from workbench.runtime.protocol import GemmLaunch, Launch, MatrixRef, NativeLaunch, OpaqueLaunch, Plan, PlanBuffer
 
-CustomOps = Mapping[int, tuple[str, bytes, tuple[tuple[str, int], ...]]]
+CustomOps = Mapping[int, CustomOpSpec]
 MOST_SPECIAL = 256
 """Kernels of a template that are kept for values that the general code does not suit."""
 
@@ -118,12 +119,12 @@ class PlanTemplate:
         return found
 
     def _opaque(self, kernel: OpaqueCall, dims: Mapping[str, int]) -> OpaqueLaunch:
-        name, proto, opsets = self.custom_ops[kernel.custom_id]
+        spec = self.custom_ops[kernel.custom_id]
         nbytes = sum(self.program.buffers[b].bytes_at(dims) for b in {kernel.out, *kernel.operands})
         shapes = tuple(sized_shape(shape, dims) for shape in kernel.operand_shapes)
         return OpaqueLaunch(
-            kernel.out, sized_shape(kernel.shape, dims), kernel.operands, shapes, proto, opsets,
-            f"custom {name} {shown(kernel.shape, dims) or '1'}", 0, nbytes,
+            kernel.out, sized_shape(kernel.shape, dims), kernel.operands, shapes, spec.model, spec.output,
+            spec.runner, f"custom {printable(spec.name)} {shown(kernel.shape, dims) or '1'}", 0, nbytes,
         )  # fmt: skip
 
 
