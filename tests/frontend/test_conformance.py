@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.frontend.conformance import CORE_CASES, NOT_PASSED, REASONS, cases, family, ours, outcome
+from tests.frontend.conformance import CORE_CASES, NOT_PASSED, REASONS, REASONS_BEYOND, cases, family, ours, outcome
 from workbench.frontend import backend, operators
 
 FAMILIES = (*operators.__all__, "")
@@ -27,6 +27,15 @@ def test_onnx_node_tests_pass_but_for_those_with_a_reason(name: str) -> None:
     listed = {case for case in results if case in REASONS}
     assert bool(of_family) != (name in WITHOUT_CORE_CASES)
     assert missed.keys() == listed, {case: missed.get(case, "passes now") for case in missed.keys() ^ listed}
+
+
+def test_cases_of_other_element_types_pass_but_for_those_with_a_reason() -> None:
+    """f16, bf16, f64 and all integers of 8 to 64 bits; what has other types is refused."""
+    beyond = [case for case in cases() if not case.core]
+    results = {case.name: outcome(case, ours) for case in beyond}
+    missed = {case.name for case in beyond if not case.lacking and results[case.name].kind != "passed"}
+    assert missed == set(REASONS_BEYOND), {name: results[name].text for name in missed ^ set(REASONS_BEYOND)}
+    assert {results[case.name].kind for case in beyond if case.lacking} <= {"refused", "passed"}
 
 
 def test_the_cases_are_all_there() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from workbench.frontend.builder import FOLD_LIMIT, SMALL, Builder
 from workbench.frontend.registry import operator
-from workbench.frontend.values import NotLoweredError, UnequalDimsError, Value, is_float, rank_of, shape_of
+from workbench.frontend.values import NotLoweredError, UnequalDimsError, Value, View, is_float, rank_of, shape_of
 from workbench.ir import layout as lay
-from workbench.ir.layout import Dim
+from workbench.ir.layout import Dim, Layout
 
 
 def contract(b: Builder, left: Value, right: Value) -> Value:
@@ -75,30 +77,74 @@ def gemm(
 
 @operator("Einsum", since=12)
 def einsum(b: Builder, *inputs: Value, equation: str) -> Value:
-    """One or two operands whose letters each name one axis."""
-    sides = equation.replace(" ", "").split("->")
-    terms = sides[0].split(",")
-    if "." in equation or len(terms) != len(inputs) or len(terms) > 2 or any(len(set(t)) != len(t) for t in terms):
-        raise NotLoweredError(f"the equation '{equation}'")
-    letters = "".join(terms)
-    result = sides[1] if len(sides) > 1 else "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    """Axes of one or two operands that share a letter are one; those that the result lacks are summed over."""
+    if len(inputs) > 2:
+        raise NotLoweredError(f"the equation '{equation}' of {len(inputs)} operands")
+    terms, result = _letters(equation, [rank_of(x) for x in inputs])
+    operands = [_diagonals(b, x, term) for x, term in zip(inputs, terms, strict=True)]
     extents: dict[str, Dim] = {}
-    for term, x in zip(terms, inputs, strict=True):
-        if len(term) != rank_of(x):
-            raise ValueError(f"'{term}' for {lay.show(shape_of(x))}")
+    for x, term in operands:
         for letter, d in zip(term, shape_of(x), strict=True):
-            if extents.setdefault(letter, d) != d:
-                raise ValueError(f"'{letter}' is both {extents[letter]} and {d}")
+            held = extents.setdefault(letter, d)
+            if held != d and held != 1 and (d != 1 or letter < _ELLIPSIS):
+                raise UnequalDimsError(f"'{letter}' is both {held} and {d}", [(held, d)])
+            extents[letter] = d if held == 1 else held
+    if set(result) - extents.keys():
+        raise ValueError(f"'{equation}' has letters in its result that no operand has")
     order = [*result, *(c for c in extents if c not in result)]
-    placed = [_placed(b, x, term, order, extents) for x, term in zip(inputs, terms, strict=True)]
+    placed = [_placed(b, x, term, order) for x, term in operands]
     product = placed[0] if len(placed) == 1 else b.mul(placed[0], placed[1])
     product = b.expand(product, tuple(extents[c] for c in order))
     summed = list(range(len(result), len(order)))
     return b.reduce("SumReduce", product, summed) if summed else product
 
 
-def _placed(b: Builder, x: Value, term: str, order: list[str], extents: dict[str, Dim]) -> Value:
+_ELLIPSIS = chr(0x100)
+"""The first of the letters that stand for the axes of an ellipsis, which equations have no use for."""
+
+
+def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of each operand's axes, and those of the result; axes of an ellipsis, counted from the last, have
+    letters of their own. Raises ValueError for an equation that does not fit the operands."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        raise ValueError(f"'{equation}' is of {len(terms)} operands, and there are {len(ranks)}")
+    free = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+    most = max((n for n, term in zip(free, terms, strict=True) if "..." in term), default=0)
+    ellipsis = "".join(chr(ord(_ELLIPSIS) + i) for i in range(most))
+    found = []
+    for term, n in zip(terms, free, strict=True):
+        if n < 0 or (n and "..." not in term):
+            raise ValueError(f"'{term}' for a tensor of rank {n + len(term.replace('...', ''))}")
+        found.append(term.replace("...", ellipsis[most - n :]))
+    letters = "".join(found)
+    once = "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c < _ELLIPSIS))
+    result = right.replace("...", ellipsis) if arrow else ellipsis + once
+    if not all(c.isalpha() for c in letters + result) or len(set(result)) != len(result):
+        raise ValueError(f"'{equation}' is no equation of letters")
+    return found, result
+
+
+def _diagonals(b: Builder, x: Value, term: str) -> tuple[Value, str]:
+    """`x` with one axis for each letter: where one is repeated, the elements whose indices there are equal."""
+    while len(set(term)) < len(term):
+        second = next(i for i, c in enumerate(term) if c in term[:i])
+        first = term.index(term[second])
+        view = b.lift(x)
+        shape, strides = list(view.shape), list(view.layout.strides)
+        if shape[first] != shape[second]:
+            pair = (shape[first], shape[second])
+            raise UnequalDimsError(f"'{term[first]}' is both {pair[0]} and {pair[1]}", [pair])
+        strides[first] = strides[first] + strides[second]
+        del shape[second], strides[second]
+        x = View(view.source, Layout(tuple(shape), tuple(strides), view.layout.offset), view.dtype)
+        term = term[:second] + term[second + 1 :]
+    return x, term
+
+
+def _placed(b: Builder, x: Value, term: str, order: list[str]) -> Value:
     """`x` with its axes in `order` and extents of 1 for the letters it lacks."""
-    mine = [c for c in order if c in term]
-    y = b.transpose(x, [term.index(c) for c in mine])
-    return b.reshape(y, [extents[c] if c in term else 1 for c in order])
+    extents = dict(zip(term, shape_of(x), strict=True))
+    y = b.transpose(x, [term.index(c) for c in order if c in term])
+    return b.reshape(y, [extents.get(c, 1) for c in order])
