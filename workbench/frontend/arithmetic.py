@@ -93,7 +93,9 @@ def _exact_quotient(b: Builder, x: Value, y: Value) -> Value:
     inverse = recip(b, b.cast(y, np.float64))
 
     def rounded(part: Value) -> Value:
-        return b.cast(b.unary("Floor", b.add(b.mul(b.cast(part, np.float64), inverse), 0.5)), dtype_of(part))
+        exact = b.unary("Floor", b.add(b.mul(b.cast(part, np.float64), inverse), 0.5))
+        narrow = dtype_of(part).itemsize < 4  # where -128 / -1 wraps; the cast of a float would saturate
+        return b.cast(b.cast(exact, np.int32) if narrow else exact, dtype_of(part))
 
     quotient = rounded(x)
     if dtype_of(x).itemsize < 8:
