@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 
 from tests.dynamic_models import VOCABULARY, empty_cache, next_cache, write_decoder
-from workbench import compile_onnx
+from workbench import CompileSession, compile_onnx
 from workbench.errors import WorkbenchError
 from workbench.ir.interpret import interpret
 from workbench.ir.llir import Program
@@ -18,6 +19,7 @@ from workbench.runtime.cpu import CpuRuntime
 from workbench.runtime.cpu.jit import kernels_compiled
 from workbench.runtime.protocol import Template
 from workbench.session.executable import KEPT, Executable
+from workbench.session.report import as_text, build_report
 
 Dims = dict[str, int]
 
@@ -88,12 +90,22 @@ def test_plans_are_kept_for_some_lengths_only(model_path: Callable[[str], Path],
 def test_without_general_code_each_length_is_compiled_for(
     model_path: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exe = compiled(model_path("mlp_dynbatch_ts17"), tmp_path, batch=4)
-
     def refuse(self: CpuRuntime, program: Program, custom_ops: object) -> Template:
         raise WorkbenchError("no such kernel")
 
+    path = model_path("mlp_dynbatch_ts17")
+    options: dict[str, Any] = {"limit": 1, "dims": {"batch": 4}}
+    with CompileSession(path, artifacts=str(tmp_path / "a"), **options) as session:
+        session.run()
+        report = build_report(session.view, session.spec, tmp_path, tmp_path)
+        assert report["other_dims"] == {"general": True, "refused": ""}
+        assert "other values of batch: one code for all" in as_text(report)
     monkeypatch.setattr(CpuRuntime, "template", refuse)
+    with CompileSession(path, artifacts=str(tmp_path / "b"), **options) as session:
+        exe = session.run()
+        report = build_report(session.view, session.spec, tmp_path, tmp_path)
+        assert report["other_dims"] == {"general": False, "refused": "no such kernel"}
+        assert "other values of batch: each is compiled for (no such kernel)" in as_text(report)
     x = np.ones((3, 32), np.float32)
     got, wanted = exe.run({"x": x}), interpret(exe.graph, {"x": x}, {"batch": 3})
     for name, array in wanted.items():

@@ -246,12 +246,15 @@ class SearchFinished(Event, frozen=True, kw_only=True, tag="search_finished"):
 
 
 class Stitched(Event, frozen=True, kw_only=True, tag="stitched"):
-    """The whole program at a point: its place in `GraphImported.points`."""
+    """The whole program at a point: its place in `GraphImported.points`. `general` where its kernels serve other values
+    of the named dimensions too, by one code; where they do not, `refused` says why each is compiled for."""
 
     point: int = 0
     kernels: int
     buffers: int
     arena_bytes: int
+    general: bool = False
+    refused: str = ""
 
 
 class KernelRow(msgspec.Struct, frozen=True):

@@ -57,6 +57,8 @@ def run_report(view: SessionView) -> dict[str, Any]:
         "total_seconds": round(total, 6),
         **_result(view.verified, view.measured),
     }
+    if view.stitched and report["dims"]:
+        report["other_dims"] = {"general": view.stitched.general, "refused": view.stitched.refused}
     if view.graph and view.graph.points:
         report["points"] = [
             {**_point(info.dims, info.ranges), **_result(found.verified, found.measured)}
@@ -192,6 +194,9 @@ def as_text(report: dict[str, Any]) -> str:
         )
     for point in report.get("points", ()):
         lines.append(f"  {_point_line(point)}")
+    if more := report.get("other_dims"):
+        how = "one code for all" if more["general"] else f"each is compiled for ({more['refused']})"
+        lines.append(f"  other values of {', '.join(report['dims'])}: {how}")
     stages = "  ".join(f"{t['stage']} {t['seconds']:.2f}" for t in report["timeline"])
     other, total = report["unattributed_seconds"], report["total_seconds"]
     lines.append(f"  seconds: {stages}  other {other:.2f}  total {total:.2f}")

@@ -58,12 +58,16 @@ def stitch_chunks(session: CompileSession) -> Executable:
         compiled = executable.specialise(dims)
         if session.whole.fits:
             executable.load(compiled)
+        choice = chosen(dims)
+        general = bool(dims) and executable.generalise(choice)
         session.emit(
             ev.Stitched(
                 point=point,
                 kernels=len(compiled.program.kernels),
                 buffers=len(compiled.program.buffers),
                 arena_bytes=compiled.plan.arena_bytes,
+                general=general,
+                refused=executable.refused.get(choice, ""),
             )
         )
     return executable
