@@ -118,7 +118,11 @@ def _model_options(command: argparse.ArgumentParser) -> None:
 def _import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--breaks", default="auto", metavar="MODE", help="auto, none, explicit, or a regex on names")
     command.add_argument(
-        "--dim", action="append", default=[], metavar="NAME=VALUE", help="a named dimension's value to profile at"
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,..",
+        help="a named dimension's value to profile at; of several, each gets its own best",
     )
     command.add_argument("--random-weights", action="store_true", help="profile a model whose weights are missing")
     command.add_argument(

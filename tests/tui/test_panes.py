@@ -349,6 +349,7 @@ def at_two_points() -> list[ev.AnyEvent]:
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_group_has_a_search_at_each_of_its_points(size: tuple[int, int]) -> None:
     async with driven(llama.FakeClient(at_two_points()), size) as drive:
+        assert "s=16,128" in labels(drive)[0]
         await drive.press("4", "]", "]")
         await drive.until(lambda: "s=16 (up to 45)" in drive.screen())
         for words in ("group 0", "group 1 s=16", "group 1 s=128", "max abs err 5.00e-01", "latency at s=16 5.133 ms"):

@@ -57,8 +57,10 @@ def run_report(view: SessionView) -> dict[str, Any]:
         "total_seconds": round(total, 6),
         **_result(view.verified, view.measured),
     }
-    if view.stitched and report["dims"]:
-        report["other_dims"] = {"general": view.stitched.general, "refused": view.stitched.refused}
+    stitched = [point.stitched for point in view.points.values() if point.stitched is not None]
+    if stitched and report["dims"]:
+        refused = next((each.refused for each in stitched if each.refused), "")
+        report["other_dims"] = {"general": all(each.general for each in stitched), "refused": refused}
     if view.graph and view.graph.points:
         report["points"] = [
             {**_point(info.dims, info.ranges), **_result(found.verified, found.measured)}
@@ -195,7 +197,7 @@ def as_text(report: dict[str, Any]) -> str:
     for point in report.get("points", ()):
         lines.append(f"  {_point_line(point)}")
     if more := report.get("other_dims"):
-        how = "one code for all" if more["general"] else f"each is compiled for ({more['refused']})"
+        how = _one_code(report) if more["general"] else f"each is compiled for ({more['refused']})"
         lines.append(f"  other values of {', '.join(report['dims'])}: {how}")
     stages = "  ".join(f"{t['stage']} {t['seconds']:.2f}" for t in report["timeline"])
     other, total = report["unattributed_seconds"], report["total_seconds"]
@@ -227,6 +229,10 @@ def _point_line(point: Mapping[str, Any]) -> str:
     if latency:
         said.append(f"latency {latency['median']:.4g} ms")
     return "  ".join(said)
+
+
+def _one_code(report: Mapping[str, Any]) -> str:
+    return "one code for those that take the same kernels" if "points" in report else "one code for all"
 
 
 def _ms(value: float | None) -> str:

@@ -358,7 +358,9 @@ class GraphPane(Pane):
         if view.groups:
             parts.append(f"{len(view.groups)} groups")
         if view.graph and view.graph.dims:
-            parts.append(" ".join(f"{printable(k, 12)}={v}" for k, v in view.graph.dims.items()))
+            points = [info.dims for info in view.graph.points]
+            values = {k: dict.fromkeys([v, *(p[k] for p in points if k in p)]) for k, v in view.graph.dims.items()}
+            parts.append(" ".join(f"{printable(k, 12)}={','.join(map(str, v))}" for k, v in values.items()))
         joined = f" {look(self).glyphs.middot} ".join(parts)
         return Text.assemble((name, f"bold {colors.text}"), "  ", (joined, colors.dim))
 

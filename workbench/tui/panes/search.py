@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import ClassVar
 
@@ -144,7 +145,11 @@ def board(scene: Scene, group: int | None, point: int, width: int, height: int, 
         return [*above, Text(""), not_yet, *_kernels(view, whole, width, look)]
     below = [*_rejections(search, width, look), *_kernels(view, whole, width, look)]
     room = height - len(above) - len(below) - 3
-    return [*above, Text(""), _headline(scene, group, search, width, look), *_plot(search, width, room, look), *below]
+    title = [_headline(scene, group, search, width, look)]
+    if search.dims:
+        title.append(Text(f"at {point_text(search.dims, search.ranges)}", style=look.colors.text))
+        room -= 1
+    return [*above, Text(""), *title, *_plot(search, width, room, look), *below]
 
 
 def _dim(text: str, look: Look) -> Text:
@@ -194,10 +199,13 @@ def _verdict(scene: Scene, whole: int, width: int, look: Look) -> list[Text]:
         lines.append(fmt.append_fitting(line, [Text(each, style=colors.dim) for each in said], width))
     others = [(place, found) for place in view.points if place != whole and (found := _measured(view, place))]
     if others:
-        parts = [
-            Text(f"{as_text(view.point_info(place).dims)} {fmt.ms(found.median)} ms", style=colors.dim)
-            for place, found in others
-        ]
+        for written in (as_text, _short):
+            parts = [
+                Text(f"{written(view.point_info(place).dims)} {fmt.ms(found.median)} ms", style=colors.dim)
+                for place, found in others
+            ]
+            if sum(part.cell_len + 2 for part in parts) + 14 <= width:
+                break
         lines.append(fmt.append_fitting(Text("  other points", style=colors.faint), parts, width))
     return lines
 
@@ -231,7 +239,7 @@ def _bars(scene: Scene, chosen: int | None, point: int, width: int, look: Look) 
         first = min(max(0, here - MOST_BARS // 2), len(rows) - MOST_BARS)
         shown = rows[first : first + MOST_BARS]
     searches = [search_of(view, group.index, place) for group, place in shown]
-    names = [_bar_name(group, search) for (group, _), search in zip(shown, searches, strict=True)]
+    names = _bar_names([(group, search) for (group, _), search in zip(shown, searches, strict=True)])
     room = max(10, min(WIDEST_NAME, max(map(cell_len, names), default=0) + 1))
     lines = []
     for (group, place), search, name in zip(shown, searches, names, strict=True):
@@ -244,9 +252,21 @@ def _bars(scene: Scene, chosen: int | None, point: int, width: int, look: Look) 
     return lines
 
 
-def _bar_name(group: GroupInfo, search: SearchView | None) -> str:
-    where = f" {as_text(search.dims)}" if search is not None and search.dims else ""
-    return f"group {group.index}{where}"
+def _short(dims: Mapping[str, int]) -> str:
+    """A point by its values alone: (1, 64)."""
+    return f"({', '.join(map(str, dims.values()))})"
+
+
+def _bar_names(rows: Sequence[tuple[GroupInfo, SearchView | None]]) -> list[str]:
+    """What stands before the bars; with the values of points alone where the names of dimensions are too long."""
+    for written in (as_text, _short):
+        names = [
+            f"group {group.index}" + (f" {written(search.dims)}" if search and search.dims else "")
+            for group, search in rows
+        ]
+        if max(map(cell_len, names), default=0) < WIDEST_NAME:
+            break
+    return names
 
 
 def _bar(group: GroupInfo, search: SearchView | None, here: bool, name: str, width: int, look: Look) -> Text:
@@ -268,8 +288,6 @@ def _headline(scene: Scene, group: int, search: SearchView, width: int, look: Lo
     colors = look.colors
     line = Text.assemble((printable(scene.group_name(group), 36), f"bold {colors.text}"))
     parts = []
-    if search.dims:
-        parts.append(Text(point_text(search.dims, search.ranges), style=colors.text))
     if search.best_ms is not None and search.best_index is not None:
         best = ("best ", colors.dim), (f"{fmt.ms(search.best_ms)} ms", f"bold {colors.good}")
         parts.append(Text.assemble(*best, (f" #{search.best_index}", colors.dim)))
