@@ -196,29 +196,36 @@ def test_what_does_not_work_at_a_size_gives_way_to_the_next_point(
     model_path: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"limit": 2, "artifacts": str(tmp_path), "dims": {"batch": (1, 16)}}
+    x = RNG.standard_normal((50, 32)).astype(np.float32)
     with CompileSession(model_path("mlp_dynbatch_ts17"), **options) as session:
         session.run()
         refused = session.best[0][1].genome
-        space = session.saturated[0].space
-        session.best[0] = (
-            dataclasses.replace(session.best[0][0], genome=other_genome(space, refused, {"batch": 1})),
-            session.best[0][1],
-        )
-        exe, untried = session.stitch(), session.stitch()
-        for made in (exe, untried):  # what was extracted for all sizes then is not what is tried here
-            made._general.clear()
+        first = other_genome(session.saturated[0].space, refused, {"batch": 1})
+        session.best[0] = (dataclasses.replace(session.best[0][0], genome=first), session.best[0][1])
+        taken: list[Genome] = []
 
-    def picky(space: Space, genome: Genome, dims: Any) -> Any:
-        if genome == refused:
-            raise Rejected("placement", "not at this size")
-        return extract(space, genome, dims)
+        def picky(space: Space, genome: Genome, dims: Any) -> Any:
+            """As where the second point's kernels work for that alone."""
+            if genome == refused and dims != {"batch": 16}:
+                raise Rejected("placement", "not at this size")
+            taken.append(genome)
+            return extract(space, genome, dims)
 
-    monkeypatch.setattr(stitch_stage, "extract", picky)
-    x = RNG.standard_normal((40, 32)).astype(np.float32)
-    np.testing.assert_allclose(exe.run({"x": x})["probs"].sum(axis=1), 1, atol=1e-5)
-    monkeypatch.setattr(stitch_stage, "extract", lambda *_: picky(space, refused, {}))
-    with pytest.raises(NotViableError, match="batch=50: not at this size"):
-        untried.run({"x": np.resize(x, (50, 32))})
+        monkeypatch.setattr(stitch_stage, "extract", picky)
+        exe = session.stitch()
+        taken.clear()
+        np.testing.assert_allclose(exe.run({"x": x})["probs"].sum(axis=1), 1, atol=1e-5)
+        assert refused not in taken
+
+        def picky_of_all(space: Space, genome: Genome, dims: Any) -> Any:
+            if dims not in ({"batch": 1}, {"batch": 16}):
+                raise Rejected("placement", "not at this size")
+            return extract(space, genome, dims)
+
+        monkeypatch.setattr(stitch_stage, "extract", picky_of_all)
+        exe = session.stitch()
+        with pytest.raises(NotViableError, match="batch=50: not at this size"):
+            exe.run({"x": x})
 
 
 def test_a_wrong_point_is_named(model_path: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
