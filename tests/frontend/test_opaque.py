@@ -184,6 +184,10 @@ REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
     ),
     "an output is a sequence": ([make("SequenceConstruct", ["x", "x"], ["y"])], "output 'y' is a sequence"),
     "it is random": ([make("RandomNormalLike", ["x"], ["y"], name="odd")], r"node 'odd' .*RandomNormalLike is random"),
+    "it may be random": (
+        [make("Greater", ["x", "x"], ["b"]), make("ReduceMax", ["b"], ["t"], keepdims=0),
+         make("Dropout", ["x", "", "t"], ["y"], name="odd")], r"node 'odd' .*Dropout is random",
+    ),
     "nobody knows it": (
         [make("Swirl", ["x"], ["y"], name="odd\n", domain="acme")],
         r"node 'odd\\n' .*not supported; and it cannot be run as it is: onnxruntime: .*acme.*; reference: .*acme",
@@ -217,6 +221,27 @@ def test_the_reference_runs_what_onnxruntime_does_not(write_model: WriteModel, m
     monkeypatch.setattr(opaque, "available", lambda: ())
     with pytest.raises(ModelError.__mro__[1], match="reference is not installed"):
         opaque.prepared.__wrapped__(b"", "reference")
+
+
+def test_bf16_is_for_the_reference(write_model: WriteModel) -> None:
+    nodes = [make("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16), make("NonZero", ["h"], ["places"]),
+             make("ReduceMax", ["places"], ["y"], keepdims=0)]  # fmt: skip
+    imported = import_model(write_model(nodes, {"x": f32(4, 8)}), allow_opaque=True)
+    assert {use.runner for use in imported.opaque} == {"reference"}
+    assert run(imported, {"x": np.eye(4, 8, dtype=np.float32)})["y"] == 3
+
+
+def test_nobody_is_given_a_tensor_that_is_in_another_file(write_model: WriteModel) -> None:
+    (secret,) = [onnx.numpy_helper.from_array(f32(4, 8), "s")]
+    secret.ClearField("raw_data")
+    secret.data_location = TensorProto.EXTERNAL
+    secret.external_data.add(key="location", value="../../secret")
+    body = loop([make("Add", ["c", "s"], ["c2"])])
+    body.initializer.append(secret)
+    nodes = [make("ReduceMax", ["x"], ["most"], keepdims=0), make("Cast", ["most"], ["trips"], to=7),
+             make("Loop", ["trips", "", "x"], ["y"], name="odd", body=body)]  # fmt: skip
+    with pytest.raises(ModelError, match=r"node 'odd' .*data is in another file"):
+        import_model(write_model(nodes, {"x": f32(4, 8)}), allow_opaque=True)
 
 
 def hide_onnxruntime(directory: Path) -> Path:

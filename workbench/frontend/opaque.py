@@ -36,6 +36,8 @@ RANDOM = frozenset(
 )
 _GRAPH = 5
 """AttributeProto.GRAPH."""
+_EXTERNAL = 1
+"""TensorProto.EXTERNAL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class OpaqueOperators:
         if random:
             raise NotLoweredError(f"{random} is random, so that no run could be compared with another")
         region, outputs = self._region(node, scope, value)
+        if any(t.data_location == _EXTERNAL for t in (*_tensors_inside(node.proto), *region.tensors.values())):
+            raise NotLoweredError("it holds a tensor whose data is in another file, which nobody else is to open")
         wanted = [name for name in outputs if name]
         trial = self._tried(region, wanted)
         if trial.runner is None:
@@ -270,5 +274,19 @@ def _all_nodes(proto: Any) -> list[Any]:
     return found
 
 
+def _tensors_inside(proto: Any) -> list[Any]:
+    """The tensors that a node holds in its attributes and subgraphs."""
+    attributes = [a for node in _all_nodes(proto) for a in node.attribute]
+    found = [t for a in attributes for t in (a.t, *a.tensors, *(t for g in (a.g, *a.graphs) for t in g.initializer))]
+    sparse = [s for a in attributes for s in (a.sparse_tensor, *a.sparse_tensors, *a.g.sparse_initializer)]
+    return found + [part for s in sparse for part in (s.values, s.indices)]
+
+
 def _random_inside(proto: Any) -> str:
-    return next((n.op_type for n in _all_nodes(proto) if not standard(n.domain) and n.op_type in RANDOM), "")
+    """The name of a random operator in a node, or ''. Dropout is one where it may train."""
+
+    def is_random(node: Any) -> bool:
+        may_train = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] != ""
+        return not standard(node.domain) and (node.op_type in RANDOM or may_train)
+
+    return next((n.op_type for n in _all_nodes(proto) if is_random(n)), "")

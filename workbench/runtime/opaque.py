@@ -56,6 +56,9 @@ class _OnnxRuntime:
         self.outputs = [o.name for o in self.session.get_outputs()]
         self.quiet = onnxruntime.RunOptions()
         self.quiet.log_severity_level = SILENT
+        for value in (*self.session.get_inputs(), *self.session.get_outputs()):
+            if value.type == "tensor(bfloat16)":
+                raise UnavailableError("its Python interface takes and gives no arrays of bf16")
 
     def run(self, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         found = self.session.run(None, dict(zip(self.inputs, operands, strict=True)), self.quiet)
@@ -66,9 +69,9 @@ class _OnnxRuntime:
             return None
         binding = self.session.io_binding()
         for name, x in zip(self.inputs, operands, strict=True):
-            binding.bind_input(name, "cpu", 0, _element(x), x.shape, x.ctypes.data)
+            binding.bind_input(name, "cpu", 0, x.dtype.type, x.shape, x.ctypes.data)
         place = result.ctypes.data
-        binding.bind_output(self.outputs[output], "cpu", 0, _element(result), result.shape, place)
+        binding.bind_output(self.outputs[output], "cpu", 0, result.dtype.type, result.shape, place)
         held = (*operands, result)  # the binding knows addresses only
 
         def call() -> object:
@@ -92,15 +95,6 @@ class _Reference:
 
     def bound(self, operands: Sequence[np.ndarray], output: int, result: np.ndarray) -> Callable[[], object] | None:
         return None
-
-
-def _element(array: np.ndarray) -> Any:
-    """The element type as onnxruntime takes it: NumPy's, or ONNX's number where NumPy has none."""
-    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
-        return array.dtype.type
-    from onnx import helper
-
-    return helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
 @lru_cache(maxsize=512)
