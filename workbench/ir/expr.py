@@ -594,7 +594,7 @@ def iterators_of(a: int | Expr) -> frozenset[str]:
 
 def sized(a: int | Expr, dims: Mapping[str, int]) -> int:
     """The value of a size: an expression over named dimensions alone. Raises KeyError for one without a value."""
-    return int(evaluate(a, dims))
+    return a if isinstance(a, int) else int(evaluate(a, dims))
 
 
 def bound(a: int | Expr, dims: Mapping[str, int]) -> int | Expr:

@@ -277,18 +277,21 @@ class Program:
 
 
 def loads(body: Body) -> Iterator[int]:
-    """Buffers that `body` reads, with repetition."""
-    match body:
-        case Load(buffer):
-            yield buffer
-        case GatherLoad(buffer, _, index):
-            yield buffer
-            yield from loads(index)
-        case Apply(_, operands):
-            for operand in operands:
-                yield from loads(operand)
-        case _:
-            return
+    """Buffers that `body` reads, one for each load in it."""
+    return (item.buffer for item in _distinct(body) if isinstance(item, Load | GatherLoad))
+
+
+def _distinct(body: Body) -> Iterator[Body]:
+    """The parts of a body, each that is shared once."""
+    stack, seen = [body], {id(body)}
+    while stack:
+        item = stack.pop()
+        yield item
+        inner = item.operands if isinstance(item, Apply) else (item.index,) if isinstance(item, GatherLoad) else ()
+        for each in inner:
+            if id(each) not in seen:
+                seen.add(id(each))
+                stack.append(each)
 
 
 def reads(kernel: Kernel) -> set[int]:
@@ -396,28 +399,18 @@ def dims_of(kernel: Kernel, buffers: Sequence[Buffer]) -> frozenset[str]:
 
 
 def _expressions(body: Body) -> Iterator[Dim]:
-    """The index expressions and sizes in a body, each distinct part of it once."""
-    stack, seen = [body], {id(body)}
-    while stack:
-        item = stack.pop()
-        inner: tuple[Body, ...] = ()
+    """The index expressions and sizes in a body."""
+    for item in _distinct(body):
         match item:
             case Load(_, address):
                 yield address
-            case GatherLoad(_, address, index, extent):
+            case GatherLoad(_, address, _, extent):
                 yield address
                 yield extent
-                inner = (index,)
             case Position(value):
                 yield value
-            case Apply(_, operands):
-                inner = operands
             case _:
                 pass
-        for each in inner:
-            if id(each) not in seen:
-                seen.add(id(each))
-                stack.append(each)
 
 
 def substituted(

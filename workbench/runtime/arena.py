@@ -39,9 +39,27 @@ def places(program: Program) -> dict[int, int]:
     return found
 
 
-def lifetimes(program: Program, dims: Mapping[str, int] = NO_DIMS) -> dict[int, Lifetime]:
-    """The lifetime of every buffer that has a place of its own in the arena, in kernel positions; outputs live to the
-    end. A buffer that takes another's place prolongs that one's life. `dims` values the named dimensions of sizes."""
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What of an arena does not depend on sizes: the place of each buffer, and the steps that each place is needed
+    for."""
+
+    places: dict[int, int]
+    steps: dict[int, tuple[int, int]]
+
+    def lifetimes(self, program: Program, dims: Mapping[str, int]) -> dict[int, Lifetime]:
+        """With the sizes that `program`, whose spans these are, has at values of its named dimensions."""
+        return {b: Lifetime(program.buffers[b].bytes_at(dims), *ends) for b, ends in self.steps.items()}
+
+    def plan(self, program: Program, dims: Mapping[str, int]) -> tuple[dict[int, int], int]:
+        """As `plan_arena`."""
+        offsets, nbytes = place(self.lifetimes(program, dims))
+        return {b: offsets[other] for b, other in self.places.items() if other in offsets}, nbytes
+
+
+def spans(program: Program) -> Spans:
+    """Of every buffer that has a place of its own in the arena, in kernel positions; outputs live to the end. A buffer
+    that takes another's place prolongs that one's life."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     own = places(program)
@@ -53,11 +71,13 @@ def lifetimes(program: Program, dims: Mapping[str, int] = NO_DIMS) -> dict[int, 
     for buffer in program.outputs:
         first.setdefault(own[buffer], 0)
         last[own[buffer]] = end
-    return {
-        b.id: Lifetime(b.bytes_at(dims), first[b.id], last[b.id])
-        for b in program.buffers
-        if b.role in _IN_ARENA and b.id in first
-    }
+    steps = {b.id: (first[b.id], last[b.id]) for b in program.buffers if b.role in _IN_ARENA and b.id in first}
+    return Spans(own, steps)
+
+
+def lifetimes(program: Program) -> dict[int, Lifetime]:
+    """The lifetime of every buffer that has a place of its own in the arena."""
+    return spans(program).lifetimes(program, NO_DIMS)
 
 
 def place(needs: dict[int, Lifetime]) -> tuple[dict[int, int], int]:
@@ -99,8 +119,7 @@ def _aligned(nbytes: int) -> int:
 
 def plan_arena(program: Program, dims: Mapping[str, int] = NO_DIMS) -> tuple[dict[int, int], int]:
     """(offset by buffer id, bytes) of the arena of `program`, for values of its named dimensions. Deterministic."""
-    offsets, nbytes = place(lifetimes(program, dims))
-    return {b: offsets[other] for b, other in places(program).items() if other in offsets}, nbytes
+    return spans(program).plan(program, dims)
 
 
 def peak_live(needs: dict[int, Lifetime]) -> int:

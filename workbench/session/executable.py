@@ -75,6 +75,8 @@ class Executable:
     _plans: dict[Key, Compiled] = field(default_factory=dict)
     """Those of the general code, the least recently used first."""
     _general: dict[Choice, tuple[Program, Parts, Template]] = field(default_factory=dict)
+    _bound: dict[int, tuple[Parts, dict[int, np.ndarray]]] = field(default_factory=dict)
+    """The parts of a general code, and what its plans read beside inputs, by the id of the parts."""
     _arena: SharedArena | None = None
     _constants: dict[int, np.ndarray] = field(default_factory=dict)
     """Flat data of Constant nodes, shared by all that is compiled: views of the mapped file where that will do."""
@@ -160,15 +162,26 @@ class Executable:
 
         Raises UnavailableError, before any is taken, when there is not the memory for them."""
         if compiled.loaded is None:
-            parted = compiled.parted
-            self._check_memory(compiled)
             if self.graph.dims and self._arena is None:
                 self._arena = self.runtime.shared_arena()
-            once = self._computed_once(parted)
-            constants = self._constants_of(parted.rest, parted.same)
-            constants |= {b: once[other] for b, other in parted.same.items()}
-            compiled.loaded = self.runtime.load(compiled.plan, constants, self._arena)
+            compiled.loaded = self.runtime.load(compiled.plan, self._weights(compiled), self._arena)
         return compiled.loaded
+
+    def _weights(self, compiled: Compiled) -> dict[int, np.ndarray]:
+        """All that a plan reads beside its inputs, by buffer; once for all plans of a general code."""
+        parted = compiled.parted
+        known = self._bound.get(id(parted))
+        if known is not None:
+            if self._arena is None or compiled.plan.arena_bytes > self._arena.nbytes:
+                self._check_memory(compiled)
+            return known[1]
+        self._check_memory(compiled)
+        once = self._computed_once(parted)
+        weights = self._constants_of(parted.rest, parted.same)
+        weights |= {b: once[other] for b, other in parted.same.items()}
+        if compiled.general:
+            self._bound[id(parted)] = parted, weights
+        return weights
 
     def _check_memory(self, compiled: Compiled) -> None:
         parted = compiled.parted

@@ -20,7 +20,7 @@ from workbench.ir.llir import (
     RowKernel,
     ScatterKernel,
 )
-from workbench.runtime.arena import NO_DIMS, plan_arena
+from workbench.runtime.arena import NO_DIMS, spans
 from workbench.runtime.cpu.native import NativeTemplate, native_template, shown, sized_shape
 from workbench.runtime.cpu.schedule import Vectors
 from workbench.runtime.protocol import GemmLaunch, Launch, MatrixRef, NativeLaunch, OpaqueLaunch, Plan, PlanBuffer
@@ -45,6 +45,7 @@ class PlanTemplate:
     def __init__(self, program: Program, custom_ops: CustomOps, vectors: Vectors) -> None:
         """Raises WorkbenchError as `plan_program` does."""
         self.program, self.custom_ops, self.vectors = program, custom_ops, vectors
+        self._spans = spans(program)
         self._dims = [llir.dims_of(kernel, program.buffers) for kernel in program.kernels]
         self._native: dict[int, NativeTemplate] = {}
         """By place in the program."""
@@ -62,7 +63,7 @@ class PlanTemplate:
         """The plan for values of the named dimensions. Raises WorkbenchError for values that the program is not for."""
         program = self.program
         elements = [sized_shape((b.elements,), dims)[0] for b in program.buffers]
-        offsets, arena_bytes = plan_arena(program, dims)
+        offsets, arena_bytes = self._spans.plan(program, dims)
         buffers = tuple(
             PlanBuffer(b.dtype.name, n, offsets.get(b.id)) for b, n in zip(program.buffers, elements, strict=True)
         )
