@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from tests import models_at_hand, quantized
+from tests.small_graphs import byte_matmul
 from workbench import CompileSession
 from workbench.ir import dtype as dt
 from workbench.ir import ops
 from workbench.ir.hlir import Graph
 from workbench.session.headless import run_model
 from workbench.session.inspection import split_and_group
+from workbench.session.reference import representative_inputs
 from workbench.session.spec import SessionSpec
 
 from .conftest import Command
@@ -110,6 +112,14 @@ def test_run_says_when_outputs_are_of_another_model(tmp_path: Path) -> None:
     assert verdicts[0] is None
     assert verdicts[1] is not None
     assert "where a rounding is close" in str(verdicts[1])
+
+
+def test_a_model_of_bytes_is_verified_over_their_range() -> None:
+    drawn = representative_inputs(byte_matmul(20, 4, 20, left=dt.U8, right=dt.I8), seed=0)
+    assert drawn["x"].dtype == np.uint8
+    assert drawn["x"].min() < 20
+    assert drawn["x"].max() > 235
+    assert drawn["w"].min() < -60 < 60 < drawn["w"].max()
 
 
 def integer_layers(graph: Graph) -> int:

@@ -14,7 +14,7 @@ from loguru import logger
 from workbench.errors import InputError, printable
 from workbench.ir import expr as ex
 from workbench.ir import ops
-from workbench.ir.dtype import BF16, DType, convert
+from workbench.ir.dtype import BF16, BOOL, DType, convert
 from workbench.ir.hlir import Graph, Node, shape_values
 from workbench.ir.interpret import RunCustomOp, evaluate
 from workbench.ir.layout import show
@@ -228,7 +228,8 @@ def _wrong_shape(name: str, array: np.ndarray, node: Node, values: Sequence[int]
 
 def representative_inputs(graph: Graph, seed: int, dims: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
     """Inputs to profile and verify with, from `seed`: floats are normal, integers that index something are in its
-    range, other integers are 1, booleans true. Named dimensions have the values in `dims`, or those of the graph."""
+    range, bytes anywhere in theirs, other integers are 1, booleans true. Named dimensions have the values in `dims`, or
+    those of the graph."""
     dims = graph.dims if dims is None else dims
     rng = np.random.default_rng(seed)
     inputs: dict[str, np.ndarray] = {}
@@ -249,6 +250,9 @@ def representative_array(
         return rng.standard_normal(shape).astype(node.dtype.numpy)
     if (extent := _indexed_extent(graph, node_id, dims)) is not None:
         return rng.integers(0, extent, shape).astype(node.dtype.numpy)
+    if node.dtype.itemsize == 1 and node.dtype is not BOOL:
+        limits = np.iinfo(node.dtype.numpy)
+        return rng.integers(limits.min, limits.max, shape, node.dtype.numpy, endpoint=True)
     return np.full(shape, LARGEST_PLAIN_INTEGER, node.dtype.numpy)
 
 
