@@ -16,6 +16,7 @@ from workbench.ir import dtype as dt
 from workbench.ir.dtype import DType
 
 RULE = "exact integer matmul in F32"
+WIDE = "exact integer matmul in F64"
 
 
 def sums(case: Case, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -45,8 +46,22 @@ def test_the_longest_sum_that_floats_count_exactly(saturator: Saturator, left: D
     assert found
     for each in found:
         np.testing.assert_array_equal(each.reshape(3, 4), x.astype(np.int64) @ w.astype(np.int64))
-    longer = saturated(saturator, byte_matmul(3, 4, k + 1, left, right))
-    assert longer.matches.get(RULE, 0) == 0
+
+
+@pytest.mark.parametrize(("left", "right", "k"), [(dt.U8, dt.I8, 515), (dt.U8, dt.U8, 259), (dt.I8, dt.I8, 1025)])
+def test_what_f32_cannot_count_f64_does(saturator: Saturator, left: DType, right: DType, k: int) -> None:
+    case = saturated(saturator, byte_matmul(3, 4, k, left, right))
+    assert (case.matches.get(RULE, 0), case.matches.get(WIDE, 0)) == (0, 1)
+    rng = np.random.default_rng(k)
+    x, w = (
+        rng.integers(np.iinfo(d.numpy).min, np.iinfo(d.numpy).max, s, d.numpy, endpoint=True)
+        for d, s in ((left, (3, k)), (right, (k, 4)))
+    )
+    x[0], w[:, 0] = np.iinfo(left.numpy).max, np.iinfo(right.numpy).max
+    found = sums(case, {"x": x, "w": w})
+    assert found
+    for each in found:
+        np.testing.assert_array_equal(each.reshape(3, 4), x.astype(np.int64) @ w.astype(np.int64))
 
 
 def test_a_zero_point_makes_differences_of_bytes(saturator: Saturator) -> None:

@@ -318,6 +318,7 @@ RULES: dict[str, tuple[Program, Program]] = {
     "go on where a sum ends": (lambda: behind("SumReduce"), lambda: behind("SumReduce", part=5)),
     "go on where a max ends": (lambda: behind("MaxReduce"), lambda: behind("MaxReduce", part=5)),
     "sgemm: epilogue in place of the result": (biased, lambda: biased(dt.F64)),
+    "dgemm: epilogue in place of the result": (lambda: biased(dt.F64), biased),
     "scatter in place of the data": (scatter, lambda: scatter(turned=True)),
     # clean_up.egg
     "clean up Select": (lambda: function_of("Select"), UNKNOWN + "(let $y (Select $shape $x $x $x))"),
@@ -402,6 +403,10 @@ RULES: dict[str, tuple[Program, Program]] = {
         lambda: byte_matmul(4, 5, 6, zero=7, scaled=True),
         lambda: byte_matmul(4, 5, 600),  # 128 * 255 * 600 is beyond 2^24
     ),
+    "exact integer matmul in F64": (
+        lambda: byte_matmul(4, 5, 600, zero=7),
+        lambda: byte_matmul(4, 5, 500, zero=7),  # F32 counts that
+    ),
     # blas/
     "sgemm RmRm": (lambda: plain(4, 5, 6), lambda: plain(4, 5, 6, dtype=dt.I32)),
     "sgemm RmCm": (lambda: plain(4, 5, 6, "RmCm"), lambda: plain(4, 5, 6, "RmCm", dt.F64)),
@@ -411,6 +416,15 @@ RULES: dict[str, tuple[Program, Program]] = {
     "sgemm RmCm: row vector": (lambda: plain(1, 5, 6, "RmCm"), lambda: plain(2, 5, 6, "RmCm")),
     "sgemm RmCm: column vector": (lambda: plain(4, 1, 6, "RmCm"), lambda: plain(4, 1, 6, "RmCm", dt.I32)),
     "sgemm CmCm: column vector": (lambda: plain(4, 1, 6, "CmCm"), lambda: plain(4, 2, 6, "CmCm")),
+    **{
+        f"dgemm {name}": (
+            lambda m=m, n=n, layout=layout: plain(m, n, 6, layout, dt.F64),
+            lambda m=m, n=n, layout=layout: plain(m, n, 6, layout),
+        )
+        for layout in ("RmRm", "RmCm", "CmRm", "CmCm")
+        for name, m, n in ((layout, 4, 5), (f"{layout}: row vector", 1, 5), (f"{layout}: column vector", 4, 1))
+        if name not in ("RmRm: column vector", "CmRm: row vector", "CmRm: column vector", "CmCm: row vector")
+    },
 }
 for _name, _rule in ops.ELEMENTWISE.items():
     _fires = (lambda name: lambda: function_of(name))(_name)

@@ -33,7 +33,7 @@ from workbench.search.space import Genome, Space
 MAX_BATCH = 65536
 MAX_INDEX = 500
 """Operations of one index expression."""
-ROUTINES = {"Sgemm": "sgemm", "Cublas": "cublas-sgemm", "CublasLt": "cublaslt"}
+ROUTINES = {"Sgemm": "sgemm", "Dgemm": "dgemm", "Cublas": "cublas-sgemm", "CublasLt": "cublaslt"}
 """What the call of a library's e-node is named."""
 RECURSION_LIMIT = 200_000
 """A graph without breaks is as deep as it has nodes, and extraction follows it down."""
@@ -168,7 +168,7 @@ class _Extraction:
                 made = self._reduce(eclass, op, children)
             case "ScatterLoop":
                 made = self._scatter(eclass, children)
-            case "Sgemm" | "Cublas" as op:
+            case "Sgemm" | "Dgemm" | "Cublas" as op:
                 made = self._gemm(eclass, ROUTINES[op], children)
             case "CublasLt" as op:
                 layout, _, *rest = children  # the dtype is that of the operands too

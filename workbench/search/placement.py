@@ -24,6 +24,7 @@ PLAIN_CHOICE = {
     "SumOuter": "SumInner",
     "MaxOuter": "MaxInner",
     "Sgemm": "SumInner",
+    "Dgemm": "SumInner",
     "Cublas": "SumInner",
     "CublasLt": "SumInner",
 }

@@ -15,7 +15,7 @@ from workbench.egraph.snapshot import Snapshot
 from workbench.errors import NotViableError
 
 KERNELS = frozenset({"Input", "Map", "SumInner", "SumOuter", "MaxInner", "MaxOuter", "ScatterLoop", "Opaque"})
-LIBRARY_CALLS = {"cpu": frozenset({"Sgemm"}), "cuda": frozenset({"Cublas", "CublasLt"})}
+LIBRARY_CALLS = {"cpu": frozenset({"Sgemm", "Dgemm"}), "cuda": frozenset({"Cublas", "CublasLt"})}
 """By target: what a rule of another target made cannot be chosen."""
 ELEMENTS = frozenset(
     {

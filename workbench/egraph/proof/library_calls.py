@@ -77,5 +77,5 @@ def lt_matmul(layout: str, batch: tuple[int, ...], m: int, n: int, k: int, a: Ma
     return gemm(layout, batch, m, n, k, a, b)
 
 
-CALLS: dict[str, Call] = {"Sgemm": gemm, "Cublas": gemm, "CublasLt": lt_matmul}
+CALLS: dict[str, Call] = {"Sgemm": gemm, "Dgemm": gemm, "Cublas": gemm, "CublasLt": lt_matmul}
 """Constructors of library calls."""

@@ -246,7 +246,7 @@ class Meaning:
     def _call(self, op: str, children: Sequence[int]) -> np.ndarray:
         snapshot = self.snapshot
         layout, rest = str(snapshot.literal(children[0])), list(children[1:])
-        said = self._dtype(rest.pop(0)) if op == "CublasLt" else dt.F32
+        said = self._dtype(rest.pop(0)) if op == "CublasLt" else dt.F64 if op == "Dgemm" else dt.F32
         batch = self._shape(rest[0])
         m, n, k = (self._number(c) for c in rest[1:4])
         for space in ((m, k), (k, n), (m, n)):
