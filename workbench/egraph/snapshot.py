@@ -177,11 +177,15 @@ class Snapshot:
         return found
 
     def expr(self, eclass: int) -> Expr:
-        """The smallest expression of an Expression e-class (a number where there is one)."""
+        """The smallest expression of an Expression e-class (a number where there is one).
+
+        Raises ZeroDivisionError where all that it holds divides by zero."""
         found = self._exprs.get(eclass)
         if found is None:
             self._fill_exprs()
-            found = self._exprs[eclass]
+            found = self._exprs.get(eclass)
+        if found is None:
+            raise ZeroDivisionError("an expression that a rule made divides by zero")
         return found
 
     def _fill_exprs(self) -> None:
@@ -194,7 +198,10 @@ class Snapshot:
                 owner = self._node_class[node]
                 if owner in self._exprs:
                     continue
-                value = self.expr_of(node)
+                try:
+                    value = self.expr_of(node)
+                except ZeroDivisionError:  # it says nothing
+                    continue
                 if value is None:
                     left.append(node)
                 else:

@@ -74,7 +74,7 @@ def false_facts(meaning: Meaning) -> Iterator[FalseFact]:
             name = op.removeprefix(SHOWN)
             try:
                 word = _FACTS[name].wrong(meaning, snapshot.children(node))
-            except (Unknown, Meaningless):
+            except (Unknown, Meaningless, ZeroDivisionError):
                 continue
             if word:
                 yield FalseFact(name, word)
@@ -164,7 +164,7 @@ def unequal_expressions(snapshot: Snapshot, dims: Mapping[str, int]) -> Iterator
         if sort in checks and len(snapshot.nodes_of[eclass]) > 1:
             try:
                 yield from checks[sort](snapshot, eclass, dims)
-            except Unknown:
+            except (Unknown, ZeroDivisionError):
                 continue
 
 

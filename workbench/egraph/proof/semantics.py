@@ -115,6 +115,8 @@ class Meaning:
                 return compute(node)
             except Meaningless as error:
                 return error
+            except ZeroDivisionError as error:
+                return Meaningless(str(error))
             except Unknown as error:
                 failure = error
         return failure
@@ -156,7 +158,7 @@ class Meaning:
             except Unknown:
                 self.unknown.add(node)
                 continue
-            except Meaningless as error:
+            except (Meaningless, ZeroDivisionError) as error:
                 found.append(Disagreement(eclass, right, node, str(error), isinstance(error, Refused)))
                 continue
             if value is None:
