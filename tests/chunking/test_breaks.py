@@ -258,3 +258,24 @@ def test_chunks_of_different_custom_operators_are_no_group() -> None:
         if isinstance(graph[chunks[g.representative].nodes[0]].op, ops.CustomOp)
     ]
     assert sorted(members) == [1, 3]
+
+
+def test_blocks_that_all_differ_are_parted_before_a_chunk_grows_too_large() -> None:
+    graph = narrowing(layers=20)
+    found = sorted(find_breaks(graph, "auto"))
+    chunks = split(graph, found)
+    counts = [sum(n in graph.contractions for n in c.nodes) for c in chunks]
+    assert sum(counts) == 20
+    assert max(counts) == breaks.MOST_CONTRACTIONS
+    assert find_breaks(narrowing(layers=breaks.MOST_CONTRACTIONS), "auto") == frozenset()
+
+
+def narrowing(layers: int) -> Graph:
+    """Layers of which no two have the same shape."""
+    graph = Graph()
+    x = graph.add(ops.Input("x"), [], (1, 4, 40), dt.F32)
+    for layer in range(layers):
+        weight = constant(graph, np.ones((40 - layer, 39 - layer), np.float32))
+        x = elementwise(graph, "Sqrt", linear(graph, x, weight))
+    graph.add(ops.Output("y"), [whole(x)], x.shape, dt.F32)
+    return graph

@@ -4,7 +4,8 @@ Automatic breaks use structure alone. A value is *heavy* when a contraction is a
 none: an outer product, as exporters write the angles of rotary positions. Where exactly one heavy value is live,
 everything after it depends on the past through that value only: those are the dominators of the last heavy output among
 the heavy values. Of these, one between each contraction and the next is a candidate, and candidates are kept where they
-set apart a segment that occurs more than once.
+set apart a segment that occurs more than once, and where a chunk would otherwise have more than MOST_CONTRACTIONS: a
+net whose blocks all differ is searched block by block too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from workbench.ir.hlir import Graph, Node
 from workbench.ir.ops import Op
 
 MODES = ("auto", "none", "explicit")
+MOST_CONTRACTIONS = 8
+"""Of a chunk, where it can be cut at all: the choices for each multiply in one search."""
 
 
 def find_breaks(graph: Graph, mode: str) -> frozenset[int]:
@@ -83,18 +86,25 @@ def cut_levels(graph: Graph, cuts: Iterable[int]) -> dict[int, int]:
 
 
 def automatic_breaks(graph: Graph) -> list[int]:
-    """Cuts from structure alone, in order; empty when nothing repeats."""
+    """Cuts from structure alone, in order; empty when nothing repeats in a graph that is small enough for one search."""
     heavy = heavy_nodes(graph)
     products = {o.source for n in graph.contractions for o in graph[n].operands}
     chain = [n for n in _dominator_chain(graph, heavy) if n not in products]
     cuts = _one_per_gap(graph, chain, cut_levels(graph, chain))
     segments = _segment_signatures(graph, heavy, cuts)
     repeats: Counter[int | None] = Counter(segments.values())
-    return [
-        cut
-        for i, cut in enumerate(cuts)
-        if repeats[segments.get(i)] > 1 or repeats[segments.get(i + 1)] > 1
-    ]
+    levels = cut_levels(graph, cuts)
+    held = Counter(levels[n] for n in graph.contractions)
+    kept: list[int] = []
+    since = 0
+    """Contractions behind the last cut that is kept."""
+    for i, cut in enumerate(cuts):
+        since += held[i]
+        alone = repeats[segments.get(i)] > 1 or repeats[segments.get(i + 1)] > 1
+        if alone or since + held[i + 1] > MOST_CONTRACTIONS:
+            kept.append(cut)
+            since = 0
+    return kept
 
 
 def _one_per_gap(graph: Graph, chain: list[int], levels: Mapping[int, int]) -> list[int]:
