@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from benchmarks import explorer, importing, latency, lengths, rules, saturation, startup
+from benchmarks import explorer, importing, latency, lengths, rules, saturation, scale, startup
 from benchmarks.measure import BENCHMARKS, BrokenError, Row, SkippedError
 from benchmarks.results import RESULTS, write
 
-MODULES = (explorer, importing, latency, lengths, rules, saturation, startup)
+MODULES = (explorer, importing, latency, lengths, rules, saturation, scale, startup)
 """Imported for the benchmarks they register."""
 
 HEADINGS = ("benchmark", "ours", "peer", "ratio", "unit", "bound", "", "peer is")

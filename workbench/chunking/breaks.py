@@ -86,7 +86,7 @@ def cut_levels(graph: Graph, cuts: Iterable[int]) -> dict[int, int]:
 
 
 def automatic_breaks(graph: Graph) -> list[int]:
-    """Cuts from structure alone, in order; empty when nothing repeats in a graph that is small enough for one search."""
+    """Cuts from structure alone, in order; none in a small graph in which nothing repeats."""
     heavy = heavy_nodes(graph)
     products = {o.source for n in graph.contractions for o in graph[n].operands}
     chain = [n for n in _dominator_chain(graph, heavy) if n not in products]
