@@ -66,6 +66,16 @@ def test_a_bf16_operator_rounds_once(write_model: WriteModel) -> None:
     np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], exact.astype(ml_dtypes.bfloat16))
 
 
+def test_bf16_is_taken_where_f16_is_though_the_operators_version_is_older(write_model: WriteModel) -> None:
+    """Conv has bf16 from opset 22 on; files that exporters write do not wait for that."""
+    x, w = (RNG.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((1, 2, 6, 6), (3, 2, 3, 3)))
+    path = write_model([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": x}, known={"w": w}, opset=18)
+    got = interpret(import_model(path).graph, {"x": x})["y"]
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (3, 3), (2, 3))
+    exact = np.einsum("bcijuv,ocuv->boij", windows, w.astype(np.float64))
+    np.testing.assert_array_equal(got, exact.astype(ml_dtypes.bfloat16))
+
+
 def test_a_mean_of_more_than_f16_can_sum_is_finite(write_model: WriteModel) -> None:
     x = np.full((1, 5000), 100, np.float16)
     graph = import_model(write_model([helper.make_node("ReduceMean", ["x"], ["y"])], {"x": x})).graph

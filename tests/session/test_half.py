@@ -37,8 +37,11 @@ def written(
     return path
 
 
-@pytest.mark.parametrize("name", ["mlp_ts17", "llama3_tiny_4l_dynamo"])
-@pytest.mark.parametrize("dtype", [dt.F16, dt.BF16], ids=str)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("mlp_ts17", dt.F16), ("mlp_ts17", dt.BF16), ("llama3_tiny_4l_dynamo", dt.F16), ("minilm_6l_ts17", dt.BF16)],
+    ids=str,
+)
 def test_models_in_half_precision_are_right(
     name: str, dtype: DType, model_path: Callable[[str], Path], expected: Expected, tmp_path: Path
 ) -> None:

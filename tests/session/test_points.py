@@ -302,6 +302,28 @@ def test_inputs_that_contradict_each_other_are_named(tmp_path: Path) -> None:
         exe.run({"a": np.zeros((2, 4), np.float32), "b": np.zeros((3, 4), np.float32)})
 
 
+def test_a_size_that_the_import_did_not_reckon_with_is_refused(tmp_path: Path) -> None:
+    """The last row of as many as there are: of none, there is none."""
+    from onnx import helper, numpy_helper
+
+    known = {"last": np.array([-1]), "end": np.array([2**62]), "axis": np.array([0])}
+    graph = helper.make_graph(
+        [helper.make_node("Slice", ["x", *known], ["y"])],
+        "last",
+        [helper.make_tensor_value_info("x", 1, ["n", 4])],
+        [helper.make_tensor_value_info("y", 1, [None, 4])],
+        [numpy_helper.from_array(array, name) for name, array in known.items()],
+    )
+    path = tmp_path / "last.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
+    exe = compile_onnx(path, limit=1, artifacts=str(tmp_path / "a"))
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    for n in (1, 3):
+        np.testing.assert_array_equal(exe.run({"x": x[:n]})["y"], x[n - 1 : n])
+    with pytest.raises(InputError, match="compiled for n-1 of at least 0, and these inputs make it -1"):
+        exe.run({"x": x[:0]})
+
+
 def test_a_dimension_that_decides_the_structure_has_one_value(model_path: Model, tmp_path: Path) -> None:
     path = model_path("silero_vad_16k_sequence")
     with (

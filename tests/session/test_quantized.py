@@ -40,7 +40,7 @@ MODELS: dict[str, tuple[str, Make, list[int]]] = {
     "mlp, QDQ": ("mlp_ts17", static(), [1]),
     "llama, dynamic": (LLAMA, dynamic(), [1, 4, 3, 1]),
     "vit, QDQ": (VIT, static(), [1, 4, 3, 1]),
-    "resnet, QLinearConv": (RESNET, static(qdq=False, operators=["Conv"]), [1, 2, 1]),
+    "resnet, QLinearConv": (RESNET, static(qdq=False, operators=["Conv"]), [1, 2, 1, 1]),
 }
 """Compiled: the model, how it is quantized, and the members of its groups."""
 GROUPED: dict[str, tuple[str, Make, list[int]]] = {
@@ -50,7 +50,7 @@ GROUPED: dict[str, tuple[str, Make, list[int]]] = {
     "minilm, dynamic": (MINILM, dynamic(), [1, 5, 5, 1]),
     "minilm, QDQ": (MINILM, static(), [1, 5, 5, 1]),
     "gpt2, dynamic": ("gpt2_tiny_2l_ts17", dynamic(operators=["MatMul", "Gemm", "Gather"]), [1, 2, 1, 1]),
-    "resnet, QDQ, i8 per channel": (RESNET, static(activations="i8", per_channel=True), [1, 2, 1]),
+    "resnet, QDQ, i8 per channel": (RESNET, static(activations="i8", per_channel=True), [1, 2, 1, 1]),
 }
 """Imported, interpreted and grouped only."""
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.errors import ModelError, printable
 from workbench.frontend import operators as _operators  # registers the table's rows
+from workbench.frontend import symbolic
 from workbench.frontend.builder import Builder
 from workbench.frontend.coverage import OperatorUse, operator_uses
 from workbench.frontend.dims import NamedDims
@@ -85,7 +86,10 @@ def import_model(
         while True:
             named = NamedDims(dims or {}, input_shapes or {}, fixed, equal)
             try:
-                return _Import(file, named, random_weights, trials if allow_opaque else None, known or {}).run()
+                with symbolic.noting() as assumed:
+                    imported = _Import(file, named, random_weights, trials if allow_opaque else None, known or {}).run()
+                imported.graph.assumed.extend(assumed)
+                return imported
             except NotKnownError as error:
                 if error.dims <= fixed:
                     raise

@@ -34,8 +34,11 @@ def _parameters(domain: str, name: str, opset: int) -> tuple[Parameter, ...]:
     made: list[Parameter] = []
     for formal in found.inputs:
         tensors = [t.removeprefix("tensor(")[:-1] for t in formal.types if t.startswith("tensor(")]
+        others = len(formal.types) - len(tensors)
+        if "float16" in tensors and "bfloat16" not in tensors:
+            tensors.append("bfloat16")  # exporters write it under opsets whose operators knew f16 alone
         variable = formal.type_str if formal.type_str in variables and formal.is_homogeneous else None
-        made.append(Parameter(frozenset(tensors) if len(tensors) == len(formal.types) else None, variable))
+        made.append(Parameter(frozenset(tensors) if others == 0 else None, variable))
     return tuple(made)
 
 

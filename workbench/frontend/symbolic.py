@@ -1,7 +1,11 @@
-"""Comparisons of named dimensions, decided from the fact that each is at least 1."""
+"""Comparisons of named dimensions, decided from the fact that each is at least 1. A run may have an extent of 0: what
+would not hold then is noted, and checked for each run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -12,18 +16,39 @@ from workbench.ir.expr import Expr, Var
 from workbench.ir.layout import Dim
 
 
+Assumed = dict[tuple[Expr, int], None]
+"""Expressions and what they are at least, in the order in which that was taken for granted."""
+
+_noted: ContextVar[Assumed | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[Assumed]:
+    """What the comparisons inside took for granted that an extent of 0 would make untrue."""
+    noted: Assumed = {}
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
+
+
 def at_least(a: Dim, least: int) -> bool:
-    """Whether `a >= least` for every value of its dimensions can be shown."""
+    """Whether `a >= least` for every value of its dimensions from 1 on can be shown."""
     if not isinstance(a, Expr):
         return a >= least
-    floor = 0
+    floor = bottom = 0
     for product, coefficient in a.terms:
         if not product:
             floor += coefficient
+            bottom = coefficient
         elif coefficient < 0:
             return False
         elif all(isinstance(atom, Var) for atom in product):
             floor += coefficient
+    noted = _noted.get()
+    if noted is not None and bottom < least <= floor:
+        noted[a, least] = None
     return floor >= least
 
 

@@ -16,7 +16,7 @@ from workbench.ir import expr as ex
 from workbench.ir import layout as lay
 from workbench.ir import ops
 from workbench.ir.dtype import DType
-from workbench.ir.expr import ZERO
+from workbench.ir.expr import ZERO, Expr
 from workbench.ir.layout import Dim, Layout, Shape
 from workbench.ir.ops import Op
 from workbench.ir.weights import ExternalData
@@ -70,6 +70,8 @@ class Graph:
     custom_ops: dict[int, CustomOpSpec] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     """Representative value of each named dimension, for profiling."""
+    assumed: list[tuple[Expr, int]] = field(default_factory=list)
+    """Expressions of named dimensions, and what the graph is made for them to be at least."""
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     _nodes: dict[int, Node] = field(default_factory=dict)

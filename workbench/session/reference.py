@@ -203,6 +203,12 @@ def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[s
                 )
         checked[name] = array
     dims.update(given)
+    for assumed, least in graph.assumed:
+        found = int(ex.evaluate(assumed, dims))
+        if found < least:
+            raise InputError(
+                f"the model is compiled for {assumed} of at least {least}, and these inputs make it {found}"
+            )
     for name, node in nodes.items():
         wanted_shape = shape_values(node.shape, dims)
         if checked[name].shape != wanted_shape:
