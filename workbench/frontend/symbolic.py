@@ -15,7 +15,6 @@ from workbench.ir import expr as ex
 from workbench.ir.expr import Expr, Var
 from workbench.ir.layout import Dim
 
-
 Assumed = dict[tuple[Expr, int], None]
 """Expressions and what they are at least, in the order in which that was taken for granted."""
 
