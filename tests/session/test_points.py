@@ -320,7 +320,7 @@ def test_a_size_that_the_import_did_not_reckon_with_is_refused(tmp_path: Path) -
     x = RNG.standard_normal((3, 4)).astype(np.float32)
     for n in (1, 3):
         np.testing.assert_array_equal(exe.run({"x": x[:n]})["y"], x[n - 1 : n])
-    with pytest.raises(InputError, match="compiled for n-1 of at least 0, and these inputs make it -1"):
+    with pytest.raises(InputError, match="for n-1 of at least 0, and that is -1 for n=0"):
         exe.run({"x": x[:0]})
 
 
@@ -331,3 +331,25 @@ def test_a_dimension_that_decides_the_structure_has_one_value(model_path: Model,
         pytest.raises(ModelError, match=r"'sequence_length' decides what there is to compute.* 2,3"),
     ):
         session.import_model()
+
+
+def test_a_window_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    from onnx import helper
+
+    graph = helper.make_graph(
+        [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3], strides=[2])],
+        "window",
+        [helper.make_tensor_value_info("x", 1, [1, 2, "n"])],
+        [helper.make_tensor_value_info("y", 1, None)],
+    )
+    path = tmp_path / "window.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
+    exe = compile_onnx(path, dims={"n": 7}, limit=1, artifacts=str(tmp_path / "a"))
+    x = RNG.standard_normal((1, 2, 7)).astype(np.float32)
+    for n in (3, 7):
+        wanted = np.lib.stride_tricks.sliding_window_view(x[..., :n], 3, axis=2)[..., ::2, :].max(-1)
+        np.testing.assert_array_equal(exe.run({"x": x[..., :n]})["y"], wanted)
+    with pytest.raises(InputError, match="for n-3 of at least 0, and that is -1 for n=2"):
+        exe.run({"x": x[..., :2]})
+    with pytest.raises(WorkbenchError, match="n-3 of at least 0"):
+        compile_onnx(path, dims={"n": 2}, limit=1, artifacts=str(tmp_path / "b"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.frontend import symbolic
 from workbench.frontend.builder import Builder
 from workbench.frontend.contraction import contract
 from workbench.frontend.movement import pad_axes
@@ -39,7 +40,9 @@ def windows(
         extent, step = view.shape[axis], view.layout.strides[axis]
         room = ex.as_expr(extent) - ((k - 1) * dilation + 1)
         count = ex.as_dim(room // stride + 1)
-        if not isinstance(count, Expr) and count < 1:
+        if isinstance(count, Expr):
+            symbolic.assume(room, 0)
+        elif count < 1:
             raise ValueError(f"a window of {(k - 1) * dilation + 1} in {extent}")
         shape[axis] = count
         steps[axis] = ZERO if count == 1 else ex.substitute(step, {ITER: Z * stride})

@@ -32,6 +32,13 @@ def noting() -> Iterator[Assumed]:
         _noted.reset(token)
 
 
+def assume(a: Expr, least: int) -> None:
+    """Note that the model means something for `a >= least` alone."""
+    noted = _noted.get()
+    if noted is not None:
+        noted[a, least] = None
+
+
 def at_least(a: Dim, least: int) -> bool:
     """Whether `a >= least` for every value of its dimensions from 1 on can be shown."""
     if not isinstance(a, Expr):
@@ -45,9 +52,8 @@ def at_least(a: Dim, least: int) -> bool:
             return False
         elif all(isinstance(atom, Var) for atom in product):
             floor += coefficient
-    noted = _noted.get()
-    if noted is not None and bottom < least <= floor:
-        noted[a, least] = None
+    if bottom < least <= floor:
+        assume(a, least)
     return floor >= least
 
 

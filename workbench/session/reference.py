@@ -206,9 +206,8 @@ def check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> tuple[dict[s
     for assumed, least in graph.assumed:
         found = int(ex.evaluate(assumed, dims))
         if found < least:
-            raise InputError(
-                f"the model is compiled for {assumed} of at least {least}, and these inputs make it {found}"
-            )
+            values = ", ".join(f"{name}={dims[name]}" for name in sorted(ex.dims_of(assumed)))
+            raise InputError(f"the model is for {assumed} of at least {least}, and that is {found} for {values}")
     for name, node in nodes.items():
         wanted_shape = shape_values(node.shape, dims)
         if checked[name].shape != wanted_shape:
