@@ -39,6 +39,8 @@ SMALL = 4096
 """Elements up to which a tensor of the model counts as a known array rather than as a view of a constant."""
 FOLD_LIMIT = 1 << 20
 """Elements up to which a result is computed at import."""
+IOTA_LIMIT = 1 << 16
+"""The same for what is made from nothing: a file of a few bytes may ask for many such tables, and each is kept."""
 _INTERN_BYTES = 1 << 16
 
 Number = int | float | bool
@@ -309,7 +311,7 @@ class Builder:
     def iota(self, value: Expr, shape: Shape, dtype: Any) -> Value:
         """Integers `value(z)` at row-major position z of `shape`."""
         count = lay.numel(shape)
-        if not isinstance(count, Expr) and count <= FOLD_LIMIT and ex.variables(value) <= {ITER}:
+        if not isinstance(count, Expr) and count <= IOTA_LIMIT and ex.variables(value) <= {ITER}:
             at = ex.evaluate(value, {ITER: np.arange(count, dtype=np.int64)})
             return (
                 np.broadcast_to(np.asarray(at), (count,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from workbench.frontend import arithmetic as ar
-from workbench.frontend.builder import FOLD_LIMIT, Builder
+from workbench.frontend.builder import IOTA_LIMIT, Builder
 from workbench.frontend.registry import operator
 from workbench.frontend.values import (
     NotKnownError,
@@ -82,7 +82,7 @@ def value_range(b: Builder, start: Value, limit: Value, delta: Value) -> Value:
         raise ValueError("a range with step 0")
     if is_float(start):
         count = max(0, int(np.ceil((float(last) - float(first)) / float(step))))
-        if count <= FOLD_LIMIT:
+        if count <= IOTA_LIMIT:
             return np.asarray(first + np.arange(count) * step, dtype_of(start))
         return b.add(b.mul(b.iota(Z, (count,), dtype_of(start)), step), first)
     first, last, step = (ex.as_expr(v) for v in (first, last, step))
